@@ -1,0 +1,38 @@
+# Every target sets up what it needs: a Python >= 3.11 and make are enough.
+PYTHON ?= python3
+BIN := .venv/bin
+EXTRAS := plot,demo,dev
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test test-slow check format clean
+
+demo: .venv/ready  ## equivariance error of every basis on bundled photographs
+	$(BIN)/disco equivariance
+
+test: .venv/ready  ## the test suite
+	$(BIN)/python -m pytest
+
+test-slow: .venv/ready  ## the long suites
+	$(BIN)/python -m pytest -m slow
+
+check: .venv/ready  ## format, lint, types, import graph, links
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# Built once; built anew when the dependencies change. torch goes first, so that its pin is never reconsidered.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("scale-disco needs Python >= 3.11, got " + sys.version.split()[0])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --editable ".[$(EXTRAS)]"
+	touch $@

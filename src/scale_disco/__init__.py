@@ -1,0 +1,34 @@
+"""Accurate scale-equivariant convolution for PyTorch (DISCO)."""
+
+from .basis import (
+    Basis,
+    BSplineBasis,
+    DiscreteBasis,
+    FourierBesselBasis,
+    HermiteBasis,
+    LogRadialBasis,
+    Stencil,
+    hermite_mixing,
+    hermite_mixing_preset,
+)
+from .equivariance import assert_equivariant, equivariance_error
+from .resample import resample
+from .scales import Scales
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BSplineBasis",
+    "Basis",
+    "DiscreteBasis",
+    "FourierBesselBasis",
+    "HermiteBasis",
+    "LogRadialBasis",
+    "Scales",
+    "Stencil",
+    "assert_equivariant",
+    "equivariance_error",
+    "hermite_mixing",
+    "hermite_mixing_preset",
+    "resample",
+]

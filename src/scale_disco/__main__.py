@@ -1,0 +1,6 @@
+"""`python -m scale_disco` is `disco`."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,80 @@
+"""B-splines on a regular lattice of centres."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..scales import Scales
+from .sampled import Presets, SampledBasis, Sampling, check_positive, mnist_scales
+
+# Settings of the authors' SESN, by experiment; "+" is training with scale augmentation.
+PRESETS: Presets = {
+    "mnist": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.6), "order": 2, "mult": 2.0},
+    "mnist+": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.6), "order": 1, "mult": 3.0},
+}
+
+_ORDERS = (1, 2, 3)
+
+
+class BSplineBasis(SampledBasis):
+    """Products of B-splines, one for each point of a kernel_size x kernel_size lattice.
+
+    The lattice is spread over the stencil of each scale, whatever its side: the functions grow with the support.
+
+    Args:
+        kernel_size: Effective size E; there are E * E functions.
+        scales: Any ascending scales.
+        base_scale: The lattice reaches `base_scale * scales[0]` times as far as the stencil, at every scale.
+        size: Odd side of the stencil at the largest scale; by default it covers the enlarged kernel.
+        order: Degree of the splines: 1, 2 or 3.
+        mult: A larger value makes the splines narrower.
+
+    Example:
+        >>> BSplineBasis(3, [1, 2])
+        BSplineBasis(3, Scales(1, 2), support=(3, 7), dilation=(1, 1))
+        >>> BSplineBasis.preset("mnist").dense().shape
+        torch.Size([49, 4, 15, 15])
+    """
+
+    kind = "bspline"
+    presets = PRESETS
+
+    def __init__(
+        self,
+        kernel_size: int,
+        scales: Scales | Sequence[float],
+        *,
+        base_scale: float = 1.0,
+        size: int | None = None,
+        order: int = 2,
+        mult: float = 2.0,
+    ) -> None:
+        if isinstance(order, bool) or not isinstance(order, int) or order not in _ORDERS:
+            raise ValueError(f"BSplineBasis: order must be one of {', '.join(map(str, _ORDERS))}, got {order!r}")
+        mult = check_positive("BSplineBasis", "mult", mult)
+        super().__init__(
+            kernel_size, scales, base_scale, size, lambda at: _splines(at, order, mult), {"order": order, "mult": mult}
+        )
+
+
+def _splines(at: Sampling, order: int, mult: float) -> Tensor:
+    """The functions [E * E, side, side]; the centre along rows runs fastest."""
+    distance = _interval(at.side) - at.smallest * _interval(at.kernel_size)[:, None]
+    axis = _spline(distance * mult / at.smallest, order)
+    return torch.einsum("ir,jc->jirc", axis, axis).flatten(0, 1) / (at.scale * at.scale)
+
+
+def _interval(points: int) -> Tensor:
+    """Equally spaced points from -1 to 1; the middle where there is one."""
+    return torch.linspace(-1, 1, points, dtype=torch.float64) if points > 1 else torch.zeros(1, dtype=torch.float64)
+
+
+def _spline(x: Tensor, order: int) -> Tensor:
+    """The centred cardinal B-spline. Powers of the distance to the nearer end: exactly zero outside the support."""
+    inside = (order + 1) / 2 - x.abs()
+    terms = [(-1) ** k * math.comb(order + 1, k) * (inside - k).clamp(min=0) ** order for k in range(order + 1)]
+    return torch.stack(terms).sum(0) / math.factorial(order)

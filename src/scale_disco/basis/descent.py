@@ -1,0 +1,81 @@
+"""The paper's own way to a basis: gradient descent on random images, stopped after a number of steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..resample import resample
+from ..scales import Scales
+from .solve import Conditions, plan
+from .stencil import Stencil
+
+_BATCH = 4
+_PIXELS = {1: 4096, 2: 64, 3: 24}  # side of the random images, beyond what the stencils cover
+_RATE = 0.05
+
+
+def sampled_objective(scales: Scales, stencils: Sequence[Stencil], images: Tensor, conditions: Conditions) -> Tensor:
+    """The paper's objective on a sample of images [B, 1, ...]: a differentiable scalar, per input pixel.
+
+    The sum over all pairs of scales k > l of `||L[f] * psi_l - L[f * psi_k]||^2` (appendix "General
+    Solution"), every pair over the output pixels that no border touches.
+    """
+    total = images.new_zeros(())
+    for ratio, pairs in scales.steps():
+        shrunk = _shrink(images, ratio, conditions)
+        for k, l in pairs:
+            small, large = stencils[l], stencils[k]
+            pair = conditions.pair(ratio, (small.side, small.dilation), (large.side, large.dilation))
+            difference = small.apply(shrunk) - _shrink(large.apply(images), ratio, conditions)
+            inner = [pair.inner_rows(size) for size in images.shape[2:]]
+            squares = difference[(slice(None), slice(None), *inner)].square()
+            total = total + squares.sum(1).mean() * ratio**-conditions.spatial_dims
+    return total
+
+
+def descend(
+    scales: Scales,
+    sides: Sequence[int],
+    conditions: Conditions,
+    steps: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Tensor]:
+    """Stencils after `steps` of Adam from a random start, fresh random images at every step.
+
+    The learning rate falls by ten after half and after three quarters of the steps, as in the authors' code.
+    """
+    dims = conditions.spatial_dims
+    layout = plan(scales)
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.eye(sides[0] ** dims, dtype=torch.float64).reshape(-1, *[sides[0]] * dims)
+    unknown = {
+        root: torch.randn(len(pixels), *[sides[root]] * dims, dtype=torch.float64, generator=generator)
+        for root in sorted({root for root, _ in layout} - {0})
+    }
+
+    def stencils() -> list[Stencil]:
+        return [Stencil(unknown.get(root, pixels), dilation) for root, dilation in layout]
+
+    if unknown and steps:
+        covered = max(sum(stencil.reach) for stencil in stencils())
+        side = _PIXELS[dims] + covered + math.ceil(8 * scales.ratio(len(scales) - 1))
+        optimizer = torch.optim.Adam([u.requires_grad_() for u in unknown.values()], lr=_RATE)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [steps // 2, steps * 3 // 4], gamma=0.1)
+        for step in range(steps):
+            images = conditions.prior.sample(_BATCH, side, dims, generator)
+            optimizer.zero_grad()
+            sampled_objective(scales, stencils(), images, conditions).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+            if progress is not None:
+                progress(step + 1, steps)
+    return [stencil.functions.detach().clone() for stencil in stencils()]
+
+
+def _shrink(x: Tensor, ratio: float, conditions: Conditions) -> Tensor:
+    return resample(x, 1 / ratio, mode=conditions.mode, antialias=conditions.antialias)

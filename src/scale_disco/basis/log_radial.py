@@ -1,0 +1,92 @@
+"""Log-radial harmonics: waves in the logarithm of the radius, inside a wedge of angles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..scales import Scales
+from .sampled import Presets, SampledBasis, Sampling, check_count, check_positive, mnist_scales
+from .stencil import check_kernel_size
+
+# Settings of the authors' SESN, by experiment; "+" is training with scale augmentation.
+PRESETS: Presets = {
+    "mnist": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.1), "orders": 3, "rotations": 11, "width": 0.2},
+    "mnist+": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.5), "orders": 3, "rotations": 10, "width": 0.3},
+}
+
+
+class LogRadialBasis(SampledBasis):
+    """Cosines and sines of the logarithm of the radius, in double wedges turned about the centre.
+
+    Of all frequencies, angles and phases, the first kernel_size ** 2 are kept.
+
+    Args:
+        kernel_size: Effective size E; there are E * E functions.
+        scales: Any ascending scales.
+        base_scale: The radius at which the waves have their common phase, in pixels at scale 1.
+        size: Odd side of the stencil at the largest scale; by default it covers the enlarged kernel.
+        orders: Number of frequencies, each twice the one before.
+        rotations: Number of angles from 0 to pi, both included though they are the same wedge. By default one
+            more than is needed for E * E functions.
+        width: Width of a wedge in radians.
+
+    Example:
+        >>> LogRadialBasis(3, [1, 2])
+        LogRadialBasis(3, Scales(1, 2), support=(3, 7), dilation=(1, 1))
+        >>> LogRadialBasis.preset("mnist").dense().shape
+        torch.Size([49, 4, 15, 15])
+    """
+
+    kind = "log-radial"
+    presets = PRESETS
+
+    def __init__(
+        self,
+        kernel_size: int,
+        scales: Scales | Sequence[float],
+        *,
+        base_scale: float = 1.0,
+        size: int | None = None,
+        orders: int = 3,
+        rotations: int | None = None,
+        width: float = 0.3,
+    ) -> None:
+        who = "LogRadialBasis"
+        needed = check_kernel_size(who, kernel_size) ** 2
+        orders = check_count(who, "orders", orders, 1)
+        least = math.ceil(needed / (2 * orders))
+        turns = check_count(who, "rotations", least + 1 if rotations is None else rotations, least)
+        width = check_positive(who, "width", width)
+        super().__init__(
+            kernel_size,
+            scales,
+            base_scale,
+            size,
+            lambda at: _wedges(at, orders, turns, width),
+            {"orders": orders, "rotations": turns, "width": width},
+        )
+
+
+def _wedges(at: Sampling, orders: int, rotations: int, width: float) -> Tensor:
+    """The functions [E * E, side, side]; phase runs fastest, then angle, then frequency."""
+    rows, cols = at.grid()
+    radius = torch.hypot(rows, cols).clamp(min=1) / at.scale  # the centre counts as one pixel away
+    log_radius = radius.log()
+    if not float(log_radius.max()) > 0:
+        raise ValueError(
+            f"LogRadialBasis: base_scale * scale must be below {float(radius.max()) * at.scale:.4g}, the distance to "
+            f"the corner of the {at.side} x {at.side} stencil, got {at.scale:g}"
+        )
+    turn = torch.linspace(0, math.pi, rotations, dtype=torch.float64)[:, None, None]
+    # Angles count modulo pi: a wedge opens to both sides of the centre.
+    distance = torch.remainder(torch.atan2(cols, -rows) - turn + math.pi / 2, math.pi) - math.pi / 2
+    wedge = torch.exp(-distance.square() / (2 * width * width)) / radius  # [rotations, side, side]
+    frequency = 2.0 ** torch.arange(-1, orders - 1, dtype=torch.float64)[:, None, None]
+    phase = 2 * math.pi * frequency * log_radius / log_radius.max() - math.pi / 4
+    wave = torch.stack([phase.cos(), phase.sin()], dim=1)  # [orders, 2, side, side]
+    functions = (wave[:, None] * wedge[:, None]).flatten(0, 2)
+    return functions[: at.num_functions] / (at.scale * at.scale)

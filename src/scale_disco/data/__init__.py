@@ -1,0 +1,1 @@
+"""Readers and builders of data."""

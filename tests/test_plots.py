@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from scale_disco import DiscreteBasis
+from scale_disco.plots import plot_basis, plot_errors, save_figure
+from tests.conftest import ROOT_2
+
+
+def test_basis_is_drawn_scale_by_scale():
+    pytest.importorskip("matplotlib")
+    figure = plot_basis(DiscreteBasis(3, ROOT_2))
+    assert len(figure.axes) == 3 * 9 + 1
+    assert "dilation 2" in figure.axes[2 * 9].get_ylabel()
+    assert len(plot_basis(DiscreteBasis(5, ROOT_2, spatial_dims=1)).axes) == 3 * 5 + 1
+    with pytest.raises(ValueError, match="1 or 2 spatial axes can be drawn, got 3"):
+        plot_basis(DiscreteBasis(2, ROOT_2, spatial_dims=3))
+
+
+def test_errors_are_bars_and_exact_bases_have_none(tmp_path):
+    pytest.importorskip("matplotlib")
+    figure = plot_errors({"DISCO": 0.01, "Hermite": 0.1, "exact": 0.0}, "errors")
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [0.0, 0.1, 0.01]
+    save_figure(figure, tmp_path / "errors.svg")
+    assert (tmp_path / "errors.svg").read_text().startswith("<?xml")
+
+
+def test_a_missing_matplotlib_is_answered_with_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r'pip install "scale-disco\[plot\]"'):
+        plot_errors({"a": 1.0}, "errors")

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scale_disco import resample
+from scale_disco.resample import kernel_weights, resample_matrix
+
+MODES = ["nearest", "nearest-exact", "linear", "cubic"]
+
+
+@pytest.mark.parametrize("scale", [1 / 2, 1 / 3, 2**-0.5, 1 / 1.26, 1 / 1.2, 0.37, 1.7])
+@pytest.mark.parametrize(
+    ("mode", "antialias"),
+    [
+        *((mode, False) for mode in ("nearest", "nearest-exact", "bilinear", "bicubic")),
+        ("bilinear", True),
+        ("bicubic", True),
+    ],
+)
+def test_equals_torch_where_torch_has_the_mode(scale, mode, antialias):
+    images = torch.rand(2, 3, 37, 42, dtype=torch.float64)
+    corners = None if mode.startswith("nearest") else False
+    expected = F.interpolate(images, scale_factor=scale, mode=mode, align_corners=corners, antialias=antialias)
+    torch.testing.assert_close(resample(images, scale, mode=mode, antialias=antialias), expected)
+
+
+def test_equals_torch_in_one_and_three_dimensions():
+    signal, volume = torch.rand(2, 3, 50, dtype=torch.float64), torch.rand(1, 2, 9, 10, 11, dtype=torch.float64)
+    linear = F.interpolate(signal, scale_factor=0.7, mode="linear", align_corners=False)
+    torch.testing.assert_close(resample(signal, 0.7, mode="linear"), linear)
+    trilinear = F.interpolate(volume, scale_factor=0.7, mode="trilinear", align_corners=False)
+    torch.testing.assert_close(resample(volume, 0.7, mode="trilinear"), trilinear)
+
+
+@given(
+    size=st.integers(2, 14),
+    scale=st.floats(0.2, 3),
+    mode=st.sampled_from(MODES),
+    antialias=st.booleans(),
+    dims=st.integers(1, 3),
+)
+def test_matrix_and_image_form_agree(size, scale, mode, antialias, dims):
+    """One axis at a time: the matrix on explicitly laid-out vectors, against the operator on images."""
+    if size * scale < 1:
+        return
+    matrix = resample_matrix(size, scale, mode=mode, antialias=antialias)
+    images = torch.rand(1, 1, *[size] * dims, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
+    letters = ["", "ia", "jb", "kc"]
+    subscripts = ",".join(letters[1 : dims + 1]) + ",xy" + "abc"[:dims] + "->xy" + "ijk"[:dims]
+    expected = torch.einsum(subscripts, *[matrix] * dims, images)
+    torch.testing.assert_close(resample(images, scale, mode=mode, antialias=antialias), expected)
+
+
+@given(size=st.integers(2, 60), scale=st.floats(0.1, 3), mode=st.sampled_from(MODES), antialias=st.booleans())
+def test_constants_stay_constant(size, scale, mode, antialias):
+    if size * scale < 1:
+        return
+    rows = resample_matrix(size, scale, mode=mode, antialias=antialias).sum(1)
+    torch.testing.assert_close(rows, torch.ones_like(rows))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("ratio", [2, 3, 4])
+def test_integer_shrinking_is_a_filter_and_subsampling(mode, antialias, ratio):
+    matrix = resample_matrix(20 * ratio, 1 / ratio, mode=mode, antialias=antialias)
+    for row in range(7, 13):
+        torch.testing.assert_close(matrix[row], matrix[row - 1].roll(ratio))
+
+
+def test_antialiased_nearest_averages_the_pixels_it_replaces():
+    images = torch.arange(6.0).reshape(1, 1, 6)
+    assert resample(images, 1 / 3, mode="nearest", antialias=True).tolist() == [[[1.0, 4.0]]]
+
+
+def test_nearest_is_pure_subsampling():
+    images = torch.rand(1, 1, 12, 12)
+    assert torch.equal(resample(images, 1 / 3, mode="nearest"), images[..., ::3, ::3])
+
+
+def test_gradients_flow():
+    images = torch.rand(1, 1, 6, 7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: resample(x, 0.6, antialias=True), [images])
+
+
+def test_keeps_dtype():
+    assert resample(torch.rand(1, 1, 8), 0.5).dtype == torch.float32
+
+
+def test_weights_of_an_endless_image_sum_to_one():
+    where = torch.linspace(0, 1, 11, dtype=torch.float64)
+    for mode in MODES:
+        for antialias in (False, True):
+            weights = kernel_weights(where, torch.arange(-12, 13), 2.7, mode, antialias)
+            torch.testing.assert_close(weights.sum(-1), torch.ones_like(where))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: resample(x, 0.5, mode="area"), ValueError, "mode: expected one of nearest, .* got 'area'"),
+        (lambda x: resample(x, 0), ValueError, "scale must be a positive finite number, got 0"),
+        (lambda x: resample(x, float("nan")), ValueError, "got nan"),
+        (lambda x: resample(x, 0.01), ValueError, "8 pixels scaled by 0.01 leave none"),
+        (lambda x: resample(x[0, 0], 0.5), ValueError, r"expected images .* got shape \(8, 8\)"),
+        (lambda x: resample(x.long(), 0.5), TypeError, "floating-point"),
+    ],
+)
+def test_bad_input_gets_one_line(call, error, message):
+    with pytest.raises(error, match=message):
+        call(torch.rand(1, 1, 8, 8))
