@@ -18,7 +18,7 @@ def test_basis_prints_each_scale(capsys):
     assert lines[0].split() == ["scale", "side", "dilation", "taps", "reach", "error"]
     assert [line.split()[:5] for line in lines[1:4]] == [
         ["1", "3", "1", "9", "3"],
-        ["1.414", "5", "1", "25", "5"],
+        ["1.414", "7", "1", "49", "7"],
         ["2", "3", "2", "9", "5"],
     ]
     assert f"{DiscreteBasis(3, ROOT_2).error:.4g}" in lines[4]
@@ -80,7 +80,7 @@ def test_equivariance_prints_a_table(capsys):
 
 
 def test_equivariance_takes_other_bases(tmp_path, capsys):
-    mine = DiscreteBasis(3, ROOT_2, support=7)
+    mine = DiscreteBasis(3, ROOT_2, support=9)
     mine.save(tmp_path / "wide.safetensors")
     np.savez(tmp_path / "dense.npz", basis=mine.dense().float().numpy())
     np.savez(tmp_path / "other.npz", numbers=np.zeros(3))

@@ -14,8 +14,9 @@ from .solve import Conditions, plan
 from .stencil import Stencil
 
 _BATCH = 4
-_PIXELS = {1: 4096, 2: 64, 3: 24}  # side of the random images, beyond what the stencils cover
-_RATE = 0.05
+_PIXELS = {1: 512, 2: 64, 3: 24}  # side of the random images, beyond what the stencils cover
+_RATE = 0.2  # for half of the steps, then falling
+_DECAY = 1e-3  # to this part of it
 
 
 def sampled_objective(scales: Scales, stencils: Sequence[Stencil], images: Tensor, conditions: Conditions) -> Tensor:
@@ -47,25 +48,34 @@ def descend(
 ) -> list[Tensor]:
     """Stencils after `steps` of Adam from a random start, fresh random images at every step.
 
-    The learning rate falls by ten after half and after three quarters of the steps, as in the authors' code.
+    The descent runs in coordinates in which responses to images of the prior have unit covariance: for white noise
+    that changes little, for smooth images it is what lets the descent arrive at all.
     """
     dims = conditions.spatial_dims
     layout = plan(scales)
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.eye(sides[0] ** dims, dtype=torch.float64).reshape(-1, *[sides[0]] * dims)
-    unknown = {
-        root: torch.randn(len(pixels), *[sides[root]] * dims, dtype=torch.float64, generator=generator)
-        for root in sorted({root for root, _ in layout} - {0})
-    }
+    free: dict[int, Tensor] = {}  # root -> coordinates [F, taps]
+    roots: dict[int, Tensor] = {}  # root -> upper triangular [taps, taps], coordinates = root @ taps
+    for root in sorted({root for root, _ in layout} - {0}):
+        start = torch.randn(len(pixels), sides[root] ** dims, dtype=torch.float64, generator=generator)
+        moments = conditions.prior.grams(conditions.pair(scales.ratio(root), (sides[0], 1), (sides[root], 1))).kk
+        moments.diagonal().add_(1e-9 * moments.diagonal().mean())
+        roots[root] = torch.linalg.cholesky(moments, upper=True)
+        free[root] = (start @ roots[root].T).requires_grad_()
 
     def stencils() -> list[Stencil]:
-        return [Stencil(unknown.get(root, pixels), dilation) for root, dilation in layout]
+        solved = {
+            root: torch.linalg.solve_triangular(roots[root], x.T, upper=True).T.reshape(-1, *[sides[root]] * dims)
+            for root, x in free.items()
+        }
+        return [Stencil(solved.get(root, pixels), dilation) for root, dilation in layout]
 
-    if unknown and steps:
+    if free and steps:
         covered = max(sum(stencil.reach) for stencil in stencils())
         side = _PIXELS[dims] + covered + math.ceil(8 * scales.ratio(len(scales) - 1))
-        optimizer = torch.optim.Adam([u.requires_grad_() for u in unknown.values()], lr=_RATE)
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [steps // 2, steps * 3 // 4], gamma=0.1)
+        optimizer = torch.optim.Adam(list(free.values()), lr=_RATE)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _DECAY ** max(0.0, 2 * step / steps - 1))
         for step in range(steps):
             images = conditions.prior.sample(_BATCH, side, dims, generator)
             optimizer.zero_grad()

@@ -19,7 +19,7 @@ from .solve import Conditions, plan, predicted_errors, solve, total_error
 from .stencil import Basis, Stencil, check_kernel_size
 
 # A stencil grows while two more pixels a side lower the predicted error by at least this part of it.
-SUPPORT_TOLERANCE = 0.1
+SUPPORT_TOLERANCE = 0.05
 _ROUNDING = 1e-12  # an error below this is none
 _SOLVERS = ("exact", "gradient")
 
@@ -42,7 +42,7 @@ class DiscreteBasis(Basis):
         mode: Interpolation of the rescaling: nearest, nearest-exact, linear or cubic, or torch's names.
         antialias: Whether the rescaling filters before it shrinks.
         support: Side of the solved stencils: one number, or one per scale. By default they grow until two
-            more pixels a side would lower the predicted error by less than a tenth.
+            more pixels a side would lower the predicted error by less than a twentieth.
         spatial_dims: 1, 2 or 3.
         solver: "exact", or "gradient" for the paper's descent on random images.
         steps: Steps of the descent, for `solver="gradient"`.
@@ -140,9 +140,9 @@ def _cached(
 ) -> tuple[Tensor, ...]:
     with _one_thread() if isinstance(conditions.prior, CorrelatedNoise) else nullcontext():
         sides = asked or _choose_support(kernel_size, scales, conditions)
-        if steps is None:
-            return tuple(solve(scales, sides, conditions))
-    return tuple(descend(scales, sides, conditions, steps, seed, progress.value))
+        if steps is not None:
+            return tuple(descend(scales, sides, conditions, steps, seed, progress.value))
+        return tuple(solve(scales, sides, conditions))
 
 
 @contextmanager

@@ -188,7 +188,7 @@ class Basis:
         digest = hashlib.sha256(weights.contiguous().numpy().tobytes()).hexdigest()
         return self._recombined(
             [torch.tensordot(weights, stencil.functions, dims=1) for stencil in self.stencils],
-            {"mixed by": [*self.spec.get("mixed by", []), f"sha256:{digest}"]},
+            {"mixed by": [*self.spec.get("mixed by", []), f"sha256:{digest}"], "normalized": False},
         )
 
     def normalized(self) -> Basis:
@@ -203,7 +203,9 @@ class Basis:
 
     def _recombined(self, functions: Sequence[Tensor], said: dict[str, Any]) -> Basis:
         stencils = [Stencil(f, s.dilation) for f, s in zip(functions, self.stencils, strict=True)]
-        recombined = Basis(self.scales, stencils, kernel_size=self.kernel_size, spec={**self.spec, **said})
+        kind = self.spec["kind"] if self.spec["kind"].startswith("recombined ") else f"recombined {self.spec['kind']}"
+        spec = {**self.spec, **said, "kind": kind}
+        recombined = Basis(self.scales, stencils, kernel_size=self.kernel_size, spec=spec)
         if "_conditions" in self.__dict__:
             recombined._conditions = self._conditions
         return recombined
