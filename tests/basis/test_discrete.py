@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scale_disco import DiscreteBasis, Scales, Stencil, resample
 from scale_disco.basis import discrete
 from scale_disco.basis.descent import sampled_objective
+from scale_disco.basis.solve import solve
 from scale_disco.data.pictures import photos
 from scale_disco.resample import kernel_reach, kernel_weights, source_coordinates
 from tests.conftest import CUBE_ROOT_2, ROOT_2
@@ -235,14 +236,31 @@ def test_a_single_scale_is_a_plain_convolution():
     assert basis.taps == 9
 
 
-def test_solved_bases_are_cached_and_copies_are_independent():
-    discrete._cached.cache_clear()
-    first = DiscreteBasis(3, ROOT_2)
-    again = DiscreteBasis(3, list(ROOT_2), progress=lambda done, total: None)
-    assert discrete._cached.cache_info().hits == 1
+def test_solved_bases_are_cached_and_copies_are_independent(monkeypatch):
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return solve(*arguments)
+
+    monkeypatch.setattr(discrete, "_SOLVED", {})
+    monkeypatch.setattr(discrete, "solve", counted)
+    first = DiscreteBasis(3, ROOT_2, support=5)
+    again = DiscreteBasis(3, list(ROOT_2), support=5, progress=lambda done, total: None)
+    assert len(calls) == 1
+    DiscreteBasis(3, ROOT_2, support=5, prior="white")
+    assert len(calls) == 2
     assert first.spec == again.spec
     first.stencils[1].functions.zero_()
-    assert DiscreteBasis(3, ROOT_2).digest == again.digest
+    assert DiscreteBasis(3, ROOT_2, support=5).digest == again.digest
+
+
+def test_only_so_many_bases_are_kept(monkeypatch):
+    monkeypatch.setattr(discrete, "_SOLVED", {})
+    monkeypatch.setattr(discrete, "_REMEMBERED", 2)
+    for kernel_size in (1, 2, 3):
+        DiscreteBasis(kernel_size, [1, 2])
+    assert [key[0] for key in discrete._SOLVED] == [2, 3]
 
 
 def test_torch_names_of_modes_mean_the_same_basis():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -22,6 +21,8 @@ from .stencil import Basis, Stencil, check_kernel_size
 SUPPORT_TOLERANCE = 0.05
 _ROUNDING = 1e-12  # an error below this is none
 _SOLVERS = ("exact", "gradient")
+_REMEMBERED = 128  # solved bases kept in memory, the oldest dropped first
+_SOLVED: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
 
 class DiscreteBasis(Basis):
@@ -103,19 +104,6 @@ class DiscreteBasis(Basis):
         self._conditions = conditions
 
 
-class _Unkeyed:
-    """Carries a value through a cached call without being part of its key."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Unkeyed)
-
-    def __hash__(self) -> int:
-        return 0
-
-
 def _solved(
     kernel_size: int,
     scales: Scales,
@@ -125,24 +113,20 @@ def _solved(
     seed: int,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Tensor, ...]:
-    return _cached(kernel_size, scales, conditions, asked, steps, seed, _Unkeyed(progress))
-
-
-@lru_cache(maxsize=64)
-def _cached(
-    kernel_size: int,
-    scales: Scales,
-    conditions: Conditions,
-    asked: tuple[int, ...] | None,
-    steps: int | None,
-    seed: int,
-    progress: _Unkeyed,
-) -> tuple[Tensor, ...]:
-    with _one_thread() if isinstance(conditions.prior, CorrelatedNoise) else nullcontext():
-        sides = asked or _choose_support(kernel_size, scales, conditions)
-        if steps is not None:
-            return tuple(descend(scales, sides, conditions, steps, seed, progress.value))
-        return tuple(solve(scales, sides, conditions))
+    """Functions of every scale, from memory where they were solved before."""
+    spec = (kernel_size, scales, conditions.prior.spec, conditions.mode, conditions.antialias, conditions.spatial_dims)
+    key = (*spec, asked, steps, seed)
+    if key not in _SOLVED:
+        with _one_thread() if isinstance(conditions.prior, CorrelatedNoise) else nullcontext():
+            sides = asked or _choose_support(kernel_size, scales, conditions)
+            if steps is None:
+                functions = solve(scales, sides, conditions)
+            else:
+                functions = descend(scales, sides, conditions, steps, seed, progress)
+        if len(_SOLVED) >= _REMEMBERED:
+            del _SOLVED[next(iter(_SOLVED))]
+        _SOLVED[key] = tuple(functions)
+    return _SOLVED[key]
 
 
 @contextmanager
