@@ -59,6 +59,7 @@ def test_rational_ratios_are_averaged_over_their_period():
 def test_equal_pictures_are_equal_priors():
     images = torch.rand(2, 1, 20, 20)
     assert as_prior(images, 2) == as_prior(images.clone(), 2)
+    assert as_prior(images, 2) == as_prior(images.numpy(), 2)
     assert as_prior(images, 2) != as_prior(images + 1, 2)
     assert as_prior("image", 2) == as_prior(0.9, 2)
     assert as_prior("white", 2).spec == "white"

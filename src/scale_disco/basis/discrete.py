@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..resample import canonical_mode
@@ -65,7 +66,7 @@ class DiscreteBasis(Basis):
         kernel_size: int,
         scales: Scales | Sequence[float],
         *,
-        prior: str | float | Tensor | Prior = "image",
+        prior: str | float | Tensor | NDArray[Any] | Prior = "image",
         mode: str = "cubic",
         antialias: bool = False,
         support: int | Sequence[int] | None = None,

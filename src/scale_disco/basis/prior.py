@@ -13,9 +13,11 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..resample import kernel_reach, kernel_weights, source_coordinates
@@ -205,10 +207,10 @@ class Pictures:
         return pair.functionals(where, torch.arange(size))
 
 
-def as_prior(prior: str | float | Tensor | Prior, spatial_dims: int) -> Prior:
+def as_prior(prior: str | float | Tensor | NDArray[Any] | Prior, spatial_dims: int) -> Prior:
     """ "white", "image", a neighbour correlation in [0, 1), or a tensor of images."""
-    if isinstance(prior, Tensor):
-        return Pictures(prior, spatial_dims)
+    if isinstance(prior, (Tensor, np.ndarray)):
+        return Pictures(torch.as_tensor(prior), spatial_dims)
     if isinstance(prior, (CorrelatedNoise, Pictures)):
         return prior
     named = {"white": 0.0, "image": IMAGE_CORRELATION}
