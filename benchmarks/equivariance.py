@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from scale_disco import (
     Basis,
@@ -57,8 +56,7 @@ class Images:
     """The two kinds of images, each with the border that suits it."""
 
     def __init__(self, mnist: Path, photos: Path, digits: int) -> None:
-        canvas = F.pad(pictures(mnist, count=digits), [14] * 4)
-        self.sets = {"digits": (canvas, 0), "photos": (pictures(photos), 0.25)}
+        self.sets = {"digits": pictures(mnist, count=digits), "photos": pictures(photos)}
 
     def errors(self, basis: Basis, scales: Scales, kind: str, **operator: object) -> list[float]:
         images, border = self.sets[kind]
@@ -163,7 +161,7 @@ def main() -> None:
     options = parser.parse_args()
     start = time.monotonic()
     images = Images(options.mnist, options.photos, options.digits)
-    digits, photos = (len(images.sets[kind][0]) for kind in ("digits", "photos"))
+    digits, photos = (len(images.sets[kind].images) for kind in ("digits", "photos"))
 
     def disco(kernel_size: int, scales: Scales, setting: str, **options: object) -> Basis:
         return mixed(DiscreteBasis(kernel_size, scales, **options), setting)  # type: ignore[arg-type]

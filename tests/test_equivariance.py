@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -139,10 +140,11 @@ def test_the_border_is_what_padding_spoils():
     layer, images = lift(basis), torch.randn(1, 1, 64, 64, dtype=torch.float64)
     assert equivariance_error(layer, images, INTEGERS, border=0) > 1e-3
     assert equivariance_error(layer, images, INTEGERS, border=3) < 1e-20
+    assert equivariance_error(layer, images, INTEGERS, border=np.int64(3)) < 1e-20
     assert equivariance_error(layer, images, INTEGERS, border=0.2) < 1e-20
 
 
-def test_is_zero_for_the_definition_itself():
+def test_equals_the_definition():
     """Eq. 14 by hand for one ratio."""
     basis = DiscreteBasis(3, [1, 2**0.5])
     layer, images = lift(basis), photos()[:2].double()
@@ -170,6 +172,11 @@ def test_a_module_in_training_is_left_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
+def test_basis_error_needs_images_and_kernels():
+    with pytest.raises(ValueError, match="at least one kernel, got 6 and 0"):
+        basis_error(DiscreteBasis(3, [1, 2]), photos(), channels=0)
+
+
 IMAGES = torch.rand(1, 1, 16, 16)
 
 
@@ -179,6 +186,8 @@ IMAGES = torch.rand(1, 1, 16, 16)
         (torch.relu, IMAGES, {"scales": [1]}, "at least two scales"),
         (torch.relu, IMAGES, {"border": 0.5}, "border must be pixels >= 0 or a part of the side < 0.5, got 0.5"),
         (torch.relu, IMAGES, {"border": -1}, "border must be"),
+        (torch.relu, IMAGES, {"border": "3"}, "border must be"),
+        (lambda x: (x, x), IMAGES, {}, "must return one tensor, got tuple"),
         (torch.relu, IMAGES, {"border": 4}, "a border of 4 leaves nothing of 8 pixels"),
         (torch.relu, IMAGES[0, 0], {}, r"expected images .* got shape \(16, 16\)"),
         (torch.relu, torch.rand(1, 1, 5, 16, 16), {}, r"S = 2 \(the scales\), got shape \(1, 1, 5, 16, 16\)"),
@@ -192,6 +201,6 @@ IMAGES = torch.rand(1, 1, 16, 16)
     ],
 )
 def test_bad_input_gets_one_line(mapping, images, options, message):
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises((ValueError, TypeError), match=message) as caught:
         equivariance_error(mapping, images, **{"scales": [1, 2], **options})
     assert "\n" not in str(caught.value)

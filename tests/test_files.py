@@ -33,7 +33,17 @@ def test_files_follow_the_umask(tmp_path):
 
 def test_a_missing_folder_is_named(tmp_path):
     with (
-        pytest.raises(FileNotFoundError, match=r"the folder .*missing does not exist"),
+        pytest.raises(FileNotFoundError, match=r"a.txt: .*missing does not exist"),
         written_atomically(tmp_path / "missing" / "a.txt"),
     ):
         pass
+
+
+def test_what_cannot_be_a_file_is_refused(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(IsADirectoryError, match="it is a folder"), written_atomically(tmp_path / "folder"):
+        pass
+    with pytest.raises(FileNotFoundError, match="file is not a folder"), written_atomically(tmp_path / "file" / "a"):
+        pass
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]

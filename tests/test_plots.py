@@ -27,6 +27,15 @@ def test_errors_are_bars_and_exact_bases_have_none(tmp_path):
     assert (tmp_path / "errors.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.parametrize("name", ["errors", "errors.txt", "folder"])
+def test_a_picture_that_cannot_be_drawn_is_refused(name, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises((ValueError, OSError), match=r"cannot (draw|write)"):
+        save_figure(plot_errors({"a": 1.0}, "errors"), tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
 def test_a_missing_matplotlib_is_answered_with_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r'pip install "scale-disco\[plot\]"'):

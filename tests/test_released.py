@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from scale_disco import Basis, DiscreteBasis, HermiteBasis, hermite_mixing_preset
 from scale_disco.data.pictures import pictures
@@ -31,12 +30,7 @@ def bases(shared, setting):
 @pytest.mark.parametrize(("setting", "images"), [("mnist", "mnist"), ("stl10", "mnist"), ("stl10", "photos")])
 def test_error_is_below_that_of_the_released_basis(shared, setting, images):
     scales = SETTINGS[setting][1]
-    pixels = pictures(shared / "data" / images, count=24)
-    border = 0.25
-    if images == "mnist":
-        pixels, border = F.pad(pixels, [14] * 4), 0
-    else:
-        pixels = pixels[:6]
+    pixels, border = pictures(shared / "data" / images, count=24 if images == "mnist" else 6)
     ours, released = (
         basis_error(basis, pixels, scales=scales, border=border, channels=8) for basis in bases(shared, setting)
     )

@@ -82,6 +82,14 @@ def test_nearest_is_pure_subsampling():
     assert torch.equal(resample(images, 1 / 3, mode="nearest"), images[..., ::3, ::3])
 
 
+def test_sizes_that_are_whole_but_for_rounding_are_whole():
+    # 39 / 1.3 is 29.999999999999996 in floating point; torch makes it 29 pixels.
+    assert resample(torch.rand(1, 1, 39), 1 / 1.3).shape[-1] == 30
+    # At 1.1 row 10 reads pixel 11, though 10 * 1.1 comes out as 11.000000000000002 and 30 * 1.1 as 33.0.
+    picked = resample_matrix(77, 1 / 1.1, mode="nearest").argmax(1)
+    assert picked.tolist() == [(11 * row) // 10 for row in range(70)]
+
+
 def test_gradients_flow():
     images = torch.rand(1, 1, 6, 7, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: resample(x, 0.6, antialias=True), [images])

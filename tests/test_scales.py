@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +61,9 @@ def test_steps_group_all_pairs_by_ratio():
         (["1"], "positive finite number, got '1'"),
         ([True], "positive finite number, got True"),
         ([None], "positive finite number, got None"),
+        ([1, 10**400], "positive finite number, got 1000"),
+        (np.ones((30, 30)), "positive finite number, got array"),
+        ([1e-320, 1e300], "at most 1e.06 times the smallest"),
     ],
 )
 def test_bad_scales_get_one_line(factors, message):
@@ -69,7 +73,7 @@ def test_bad_scales_get_one_line(factors, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("factors", ["12", 2.0, None])
+@pytest.mark.parametrize("factors", ["12", 2.0, None, np.float64(2), torch.tensor(2.0)])
 def test_scales_must_be_a_sequence(factors):
     with pytest.raises(TypeError, match="expected a sequence of numbers"):
         Scales(factors)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,15 @@ from .basis import (
     LogRadialBasis,
     hermite_mixing_preset,
 )
+from .basis.solve import total_error
 from .data.pictures import pictures
 from .equivariance import basis_error
+from .files import check_writable
+from .plots import check_picture, plot_basis, plot_errors, save_figure
 from .report import table
 from .scales import Scales
 
+_SAME_SCALE = 0.01  # the authors' scales are rounded: 1.41 stands for sqrt 2
 _PATIENCE = 2.0  # seconds after which a waiting user sees progress
 
 
@@ -59,14 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     basis = _command(commands, "basis", _basis, "solve a discrete basis; show, draw or save it", _BASIS_EXAMPLES)
     basis.add_argument("--kernel-size", type=int, default=3, metavar="K", help="side at the first scale (default 3)")
     basis.add_argument(
-        "--scales", type=_number, nargs="+", metavar="S", help="ascending scales, such as 1 2^(1/2) 2 (the default)"
+        "--scales", type=_number, nargs="+", metavar="S", help="ascending scales, such as 1 2^0.5 2 (the default)"
     )
     basis.add_argument("--step", type=_number, help="instead of --scales: ratio between neighbouring scales")
     basis.add_argument("--count", type=int, help="with --step: number of scales")
     basis.add_argument("--dims", type=int, default=2, metavar="N", help="spatial axes, 1 to 3 (default 2)")
     basis.add_argument(
         "--prior",
-        default="image",
         help='images to be optimal for: "image" (default), "white" (the paper), a neighbour correlation in [0, 1), '
         '"photos", "digits" or a folder of pictures',
     )
@@ -77,7 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     basis.add_argument("--steps", type=int, help="steps of the descent")
     basis.add_argument("--seed", type=int, default=0, help="of the descent (default 0)")
     basis.add_argument("--save", type=Path, metavar="FILE", help="write the basis to a safetensors file")
-    basis.add_argument("--load", type=Path, metavar="FILE", help="show a saved basis instead of solving one")
+    basis.add_argument(
+        "--load",
+        type=Path,
+        metavar="FILE",
+        help="show a saved basis instead of solving one; its error for --prior, if given",
+    )
     _operator(basis)
     _outputs(basis)
 
@@ -100,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     equivariance.add_argument("--seed", type=int, default=0, help="of weights and digits (default 0)")
     equivariance.add_argument(
         "--border",
-        type=lambda text: int(text) if text.isdecimal() else float(text),
+        type=_border,
         help="left out at each end of the maps: pixels, or a part of the side "
         "(default 0.25; 0 for digits, which lie on an empty background)",
     )
@@ -145,35 +155,30 @@ def _outputs(parser: argparse.ArgumentParser) -> None:
 
 
 _BASIS_EXAMPLES = """\
-  disco basis --kernel-size 3 --scales 1 2^(1/2) 2 --plot basis.png
-  disco basis --kernel-size 7 --step 2^(1/3) --count 4 --save basis.safetensors
+  disco basis --kernel-size 3 --scales 1 2^0.5 2 --plot basis.png
+  disco basis --kernel-size 7 --step "2^(1/3)" --count 4 --save basis.safetensors
+  disco basis --load basis.safetensors
   disco basis --prior white --solver gradient --steps 300
 """
 
 
 def _basis(options: argparse.Namespace) -> None:
-    if options.load:
-        basis: Basis = Basis.load(options.load)
-    else:
-        support = options.support if options.support is None or len(options.support) > 1 else options.support[0]
-        with _Progress("solving") as progress:
-            basis = DiscreteBasis(
-                options.kernel_size,
-                _scales(options),
-                prior=_prior(options.prior),
-                mode=options.mode,
-                antialias=options.antialias,
-                support=support,
-                spatial_dims=options.dims,
-                solver=options.solver,
-                steps=options.steps,
-                seed=options.seed,
-                progress=progress,
-            )
-    pairs = basis.pair_errors()
+    if options.save:
+        check_writable(options.save)
+    if options.plot:
+        check_picture(options.plot)
+    with _Progress("solving") as progress:
+        if options.load:
+            basis: Basis = Basis.load(options.load)
+        else:
+            basis = _solve(options, progress)
+        # The images that a saved basis was solved for are not saved with it: its error for them is not known.
+        unknown = options.load and options.prior is None and str(basis.spec.get("prior")).startswith("images ")
+        other = _prior(options.prior) if options.load and options.prior is not None else None
+        pairs = None if unknown else basis.pair_errors(prior=other)
     rows = []
     for k, (scale, stencil) in enumerate(zip(basis.scales, basis.stencils, strict=True)):
-        mine = [norms for pair, norms in pairs.items() if k in pair]
+        mine = [norms for pair, norms in (pairs or {}).items() if k in pair]
         error = sum(norms[0] for norms in mine) / sum(norms[1] for norms in mine) if mine else 0.0
         rows.append(
             {
@@ -182,26 +187,48 @@ def _basis(options: argparse.Namespace) -> None:
                 "dilation": stencil.dilation,
                 "taps": stencil.taps,
                 "reach": sum(stencil.reach) + 1,
-                "error": error,
+                "error": None if pairs is None else error,
             }
         )
+    total = None if pairs is None else total_error(basis.scales, pairs)
     if options.json:
-        print(json.dumps({"spec": basis.spec, "scales": rows, "taps": basis.taps, "error": basis.error}))
+        print(json.dumps({"spec": basis.spec, "scales": rows, "taps": basis.taps, "error": total}))
     else:
-        cells = [[f"{value:.4g}" for value in row.values()] for row in rows]
+        cells = [["-" if value is None else f"{value:.4g}" for value in row.values()] for row in rows]
         print(table(list(rows[0]), cells))
         print(
             f"{basis.num_functions} functions, {basis.taps} taps in all, "
-            f"predicted equivariance error {basis.error:.4g} (Eq. 14, all ratios)"
+            + (
+                "error unknown: the images it was solved for are not in the file, give --prior"
+                if total is None
+                else f"predicted equivariance error {total:.4g} (Eq. 14, all ratios)"
+            )
         )
     if options.save:
         basis.save(options.save)
         _say(f"saved {options.save}")
     if options.plot:
-        from .plots import plot_basis, save_figure
-
         save_figure(plot_basis(basis), options.plot)
         _say(f"drawn {options.plot}")
+
+
+def _solve(options: argparse.Namespace, progress: Callable[[int, int], None]) -> DiscreteBasis:
+    if options.plot and options.dims == 3:
+        raise ValueError("--plot draws bases of 1 or 2 spatial axes, got --dims 3")
+    support = options.support if options.support is None or len(options.support) > 1 else options.support[0]
+    return DiscreteBasis(
+        options.kernel_size,
+        _scales(options),
+        prior="image" if options.prior is None else _prior(options.prior),
+        mode=options.mode,
+        antialias=options.antialias,
+        support=support,
+        spatial_dims=options.dims,
+        solver=options.solver,
+        steps=options.steps,
+        seed=options.seed,
+        progress=progress,
+    )
 
 
 def _scales(options: argparse.Namespace) -> Scales:
@@ -220,19 +247,33 @@ def _prior(text: str) -> str | float | Tensor:
     try:
         return float(text)
     except ValueError:
-        return pictures(text)
+        return pictures(text).images
 
 
 def _number(text: str) -> float:
     """A number, a fraction or a power: 1.5, 3/2, 2^0.5, 2^(1/3)."""
-    plain = r"(\d+(?:\.\d*)?|\.\d+)"
+    plain = r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)"
     match = re.fullmatch(rf"{plain}(?:/{plain})?(?:(?:\^|\*\*)\(?{plain}(?:/{plain})?\)?)?", text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"expected a number such as 1.5, 3/2, 2^0.5 or 2^(1/3), got {text!r}")
     top, bottom, power, root = (float(part) if part else 1.0 for part in match.groups())
-    if bottom == 0 or root == 0:
-        raise argparse.ArgumentTypeError(f"division by zero in {text!r}")
-    return float((top / bottom) ** (power / root))
+    try:
+        value = float((top / bottom) ** (power / root))
+    except (ZeroDivisionError, OverflowError):
+        value = math.inf
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
+    return value
+
+
+def _border(text: str) -> float:
+    """Pixels, or a part of the side."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected pixels such as 3 or a part of the side such as 0.25, got {text!r}"
+        ) from None
 
 
 _ERROR_EXAMPLES = """\
@@ -270,23 +311,24 @@ def _bases(setting: str, operator: dict[str, Any]) -> dict[str, Basis]:
 
 
 def _equivariance(options: argparse.Namespace) -> None:
+    if options.plot:
+        check_picture(options.plot)
+    if options.channels < 1:
+        raise ValueError(f"--channels must be at least 1, got {options.channels}")
     scales = _SETTINGS[options.setting]
     operator = {"mode": options.mode, "antialias": options.antialias}
-    bases = _bases(options.setting, operator)
-    for path in options.also:
-        bases[path.stem] = _foreign(path, scales, options.setting)
-    images = pictures(options.images, count=options.limit, seed=options.seed)
-    edges = (images[..., 0, :], images[..., -1, :], images[..., 0], images[..., -1])
-    empty_background = not any(bool(edge.any()) for edge in edges)
-    border = options.border if options.border is not None else (0 if empty_background else 0.25)
-    if empty_background:  # room for the largest kernel, so that no response is cut
-        images = torch.nn.functional.pad(images, [images.shape[-1] // 2] * 4)
-    errors = {}
+    errors: dict[str, float] = {}
     with _Progress("measuring") as progress:
-        for done, (name, basis) in enumerate(bases.items()):
+        bases = _bases(options.setting, operator)
+        for path in options.also:
+            name = path.stem if path.stem not in bases else str(path)
+            bases[name] = _foreign(path, scales, options.setting)
+        images, border = pictures(options.images, count=options.limit, seed=options.seed)
+        border = border if options.border is None else options.border
+        for name, basis in bases.items():
 
-            def report(images_done: int, count: int, done: int = done) -> None:
-                progress(done * count + images_done, len(bases) * count)
+            def report(done: int, count: int) -> None:
+                progress(len(errors) * count + done, len(bases) * count)
 
             errors[name] = basis_error(
                 basis,
@@ -311,7 +353,7 @@ def _equivariance(options: argparse.Namespace) -> None:
         taps = {name: basis.taps for name, basis in bases.items()}
         print(json.dumps({"settings": settings, "errors": errors, "taps": taps}))
     else:
-        largest = max(errors.values())
+        largest = max(errors.values()) or 1.0
         rows = [
             [name, str(basis.taps), f"{errors[name]:.4f}", "#" * round(40 * errors[name] / largest)]
             for name, basis in bases.items()
@@ -322,8 +364,6 @@ def _equivariance(options: argparse.Namespace) -> None:
             f"({options.images}), scales {scales}, {options.mode} rescaling, border {border}"
         )
     if options.plot:
-        from .plots import plot_errors, save_figure
-
         title = f"{options.setting} setting on {len(images)} images ({Path(str(options.images)).name})"
         save_figure(plot_errors(errors, title), options.plot)
         _say(f"drawn {options.plot}")
@@ -331,24 +371,34 @@ def _equivariance(options: argparse.Namespace) -> None:
 
 def _foreign(path: Path, scales: Scales, setting: str) -> Basis:
     """A user's basis for a setting, mixed as the others are when it is a pixel basis."""
-    if path.suffix == ".npz":
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                dense = torch.from_numpy(archive["basis"])
-        except FileNotFoundError:
-            raise
-        except (KeyError, OSError, ValueError, TypeError) as error:
-            raise ValueError(f"{path}: expected an .npz file with a floating-point array `basis` ({error})") from error
-        basis = Basis.from_dense(dense, scales, kernel_size=round(len(dense) ** 0.5))
-    else:
-        basis = Basis.load(path)
-    if len(basis.scales) != len(scales) or basis.spatial_dims != 2:
-        raise ValueError(f"{path}: setting {setting} has {len(scales)} scales in 2-D, this basis {basis.scales}")
+    basis = _dense_file(path, scales) if path.suffix == ".npz" else Basis.load(path)
+    if basis.spatial_dims != 2:
+        raise ValueError(f"{path}: setting {setting} is 2-D, this basis {basis.spatial_dims}-D")
+    if len(basis.scales) != len(scales) or any(
+        abs(basis.scales.ratio(k) / scales.ratio(k) - 1) > _SAME_SCALE for k in range(len(scales))
+    ):
+        raise ValueError(f"{path}: setting {setting} has {scales}, this basis {basis.scales}")
     identity = torch.eye(basis.num_functions, dtype=torch.float64)
     pixels = basis.stencils[0].functions.flatten(1)
     if pixels.shape == identity.shape and bool((pixels == identity).all()):
-        return basis.mix(hermite_mixing_preset(setting)).normalized()
+        mixing = hermite_mixing_preset(setting)
+        if len(mixing) != basis.num_functions:
+            raise ValueError(
+                f"{path}: setting {setting} has kernels of {len(mixing)} pixels, this basis {basis.num_functions}"
+            )
+        return basis.mix(mixing).normalized()
     return basis
+
+
+def _dense_file(path: Path, scales: Scales) -> Basis:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            dense = torch.from_numpy(archive["basis"])
+        return Basis.from_dense(dense, scales, kernel_size=max(1, round(dense.shape[0] ** 0.5)))
+    except FileNotFoundError:
+        raise
+    except (KeyError, IndexError, OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: expected an .npz file with an array `basis` [F, S, K, K] ({error})") from error
 
 
 class _Progress:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Literal, overload
 
 import torch
@@ -112,8 +113,9 @@ def assert_equivariant(
 ) -> None:
     """Raise AssertionError where `equivariance_error` exceeds the tolerance, with the error of every ratio.
 
-    The default suits discrete bases on photographs; between scales of integer ratio a layer is exact, so ask
-    for 1e-10 in float32 and 1e-20 in float64 (errors are squared norms).
+    The default suits a discrete basis of few scales on photographs; the error is a sum over ratios, so allow more
+    for many scales. Between scales of integer ratio a layer is exact: ask for 1e-10 in float32 and 1e-20 in float64
+    (errors are squared norms).
 
     Example:
         >>> assert_equivariant(torch.nn.Identity(), torch.rand(1, 1, 32, 32), [1, 2 ** 0.5, 2])
@@ -161,6 +163,8 @@ def basis_error(
         batch: Images taken at a time.
         progress: Called as `progress(images done, images)`.
     """
+    if channels < 1 or len(images) == 0:
+        raise ValueError(f"basis_error: expected images and at least one kernel, got {len(images)} and {channels}")
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(channels, images.shape[1], basis.num_functions, dtype=torch.float64, generator=generator)
     weight = weight.to(images)
@@ -214,9 +218,12 @@ def _norms(
 ) -> Norms:
     if len(scales) < 2:
         raise ValueError(f"equivariance_error: expected at least two scales, got {scales}")
-    if isinstance(border, bool) or not border >= 0 or (isinstance(border, float) and border >= 0.5):
+    whole = isinstance(border, Integral)
+    if isinstance(border, bool) or not isinstance(border, Real) or not border >= 0 or not (whole or border < 0.5):
         raise ValueError(f"equivariance_error: border must be pixels >= 0 or a part of the side < 0.5, got {border!r}")
     response = mapping(images)
+    if not isinstance(response, Tensor):
+        raise TypeError(f"equivariance_error: the mapping must return one tensor, got {type(response).__name__}")
     dims = _spatial_dims(images, response, spatial_dims)
     lifted = images.ndim == dims + 3
     if lifted and images.shape[2] != len(scales):
@@ -281,7 +288,7 @@ def _inner(want: Tensor, got: Tensor, dims: int, border: float) -> tuple[Tensor,
                 f'the mapping must keep the pixel grid (padding="same")'
             )
         side = min(sides)
-        margin = border if isinstance(border, int) else math.floor(side * border)
+        margin = int(border) if isinstance(border, Integral) else math.floor(side * border)
         if side <= 2 * margin:
             raise ValueError(f"equivariance_error: a border of {margin} leaves nothing of {side} pixels")
         want, got = (x.narrow(axis, margin, side - 2 * margin) for x in (want, got))

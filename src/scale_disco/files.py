@@ -22,10 +22,12 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
         'done'
     """
     target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {target}: the folder {target.parent} does not exist")
-    # mkstemp would make the file private; a result file should follow the user's umask.
-    handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+    check_writable(target)
+    try:
+        # mkstemp makes the file private; a result file should follow the user's umask, see below.
+        handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+    except OSError as error:
+        raise type(error)(f"cannot write {target}: {error.strerror}") from error
     os.close(handle)
     draft = Path(name)
     try:
@@ -36,3 +38,13 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse early what could not be written late: a missing folder, or a folder where a file should be."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"cannot write {target}: it is a folder")
+    if not target.parent.is_dir():
+        missing = "is not a folder" if target.parent.exists() else "does not exist"
+        raise FileNotFoundError(f"cannot write {target}: {target.parent} {missing}")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from .basis import Basis
-from .files import written_atomically
+from .files import check_writable, written_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_FORMATS = (".png", ".svg", ".pdf")
 _SHOWN = 9  # functions of a basis that a picture shows at most
 
 
@@ -23,8 +25,9 @@ def plot_basis(basis: Basis) -> Figure:
         raise ValueError("plot_basis: stencils of 1 or 2 spatial axes can be drawn, got 3")
     figure_class = _figure_class()
     dense = basis.dense()
+    aspect = "equal"
     if basis.spatial_dims == 1:
-        dense = dense[..., None, :]
+        dense, aspect = dense[..., None, :], "auto"
     picked = torch.linspace(0, basis.num_functions - 1, min(_SHOWN, basis.num_functions)).round().long().tolist()
     limit = float(dense[picked].abs().max())
     figure = figure_class(figsize=(1.25 * len(picked) + 2.2, 1.35 * len(basis.scales) + 0.8), layout="constrained")
@@ -33,7 +36,7 @@ def plot_basis(basis: Basis) -> Figure:
     for k, (scale, stencil) in enumerate(zip(basis.scales, basis.stencils, strict=True)):
         for column, function in enumerate(picked):
             axis = axes[k][column]
-            image = axis.imshow(dense[function, k].numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
+            image = axis.imshow(dense[function, k].numpy(), aspect=aspect, cmap="RdBu_r", vmin=-limit, vmax=limit)
             axis.set(xticks=[], yticks=[])
             if k == 0:
                 axis.set_title(f"{function}", fontsize=9)
@@ -66,8 +69,19 @@ def plot_errors(errors: Mapping[str, float], title: str) -> Figure:
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, whole or not at all; the suffix names the format."""
+    form = check_picture(path)
     with written_atomically(path) as draft:
-        figure.savefig(draft, dpi=150)
+        figure.savefig(draft, dpi=150, format=form)
+
+
+def check_picture(path: str | os.PathLike[str]) -> str:
+    """The format of a picture that can be drawn to this path; refuse others before the work is done."""
+    _figure_class()
+    check_writable(path)
+    suffix = Path(path).suffix.lower()
+    if suffix not in _FORMATS:
+        raise ValueError(f"cannot draw {path}: the name must end in {', '.join(_FORMATS)}, got {suffix!r}")
+    return suffix[1:]
 
 
 def _figure_class() -> type[Figure]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable, Iterator
+from numbers import Integral, Real
 
 # Two ratios closer than this (relatively) are the same ratio; far above the rounding of a
 # product of floats, far below any step between scales that a kernel could tell apart.
 TOLERANCE = 1e-6
+_LARGEST_RATIO = 1e6
 
 
 class Scales:
@@ -27,23 +30,31 @@ class Scales:
     __slots__ = ("_factors",)
 
     def __init__(self, factors: Iterable[float]) -> None:
-        if isinstance(factors, (str, bytes)) or not isinstance(factors, Iterable):
-            raise TypeError(f"Scales: expected a sequence of numbers, got {factors!r}")
-        values = list(factors)
+        try:
+            values = None if isinstance(factors, (str, bytes)) else list(factors)
+        except TypeError:
+            values = None
+        if values is None:
+            raise TypeError(f"Scales: expected a sequence of numbers, got {_short(factors)}")
         if not values:
             raise ValueError("Scales: expected at least one scale, got none")
         for value in values:
             try:
                 number = math.nan if isinstance(value, (str, bytes, bool)) else float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError, RuntimeError):
                 number = math.nan
             if not (math.isfinite(number) and number > 0):
-                raise ValueError(f"Scales: every scale must be a positive finite number, got {value!r}")
+                raise ValueError(f"Scales: every scale must be a positive finite number, got {_short(value)}")
         self._factors = tuple(float(value) for value in values)
         for low, high in zip(self._factors, self._factors[1:], strict=False):
             if high <= low * (1 + TOLERANCE):
                 rule = "different" if math.isclose(high, low, rel_tol=TOLERANCE) else "in ascending order"
                 raise ValueError(f"Scales: scales must be {rule}, got {high:g} after {low:g}")
+        if self._factors[-1] > _LARGEST_RATIO * self._factors[0]:
+            raise ValueError(
+                f"Scales: the largest scale must be at most {_LARGEST_RATIO:g} times the smallest, "
+                f"got {self._factors[0]:g} and {self._factors[-1]:g}"
+            )
 
     @classmethod
     def geometric(cls, step: float, count: int, *, start: float = 1.0) -> Scales:
@@ -53,12 +64,12 @@ class Scales:
             >>> list(Scales.geometric(2, 3))
             [1.0, 2.0, 4.0]
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
             raise ValueError(f"Scales.geometric: count must be an integer >= 1, got {count!r}")
-        if not isinstance(step, (int, float)) or not (math.isfinite(step) and step > 1 + TOLERANCE):
+        if not isinstance(step, Real) or not (math.isfinite(step) and step > 1 + TOLERANCE):
             raise ValueError(f"Scales.geometric: step must be a finite number > 1, got {step!r}")
         try:
-            return cls(start * step**i for i in range(count))
+            return cls(start * float(step) ** i for i in range(int(count)))
         except OverflowError:
             raise ValueError(f"Scales.geometric: {step!r}**{count - 1} is too large for a scale") from None
 
@@ -116,3 +127,8 @@ def as_integer(ratio: float) -> int | None:
     """The integer that `ratio` is within the tolerance, or None."""
     nearest = round(ratio)
     return nearest if nearest >= 1 and math.isclose(ratio, nearest, rel_tol=TOLERANCE) else None
+
+
+def _short(value: object) -> str:
+    """A value in one short line, whatever it is."""
+    return " ".join(reprlib.repr(value).split())

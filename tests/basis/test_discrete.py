@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -274,6 +275,20 @@ def test_support_of_a_basis_can_be_asked_for():
     assert DiscreteBasis(3, scales, support=basis.support).digest == basis.digest
 
 
+def test_numpy_numbers_are_numbers():
+    basis = DiscreteBasis(np.int64(3), np.array([1, 1.5]), support=np.array([3, 7]), prior=np.float32(0.5))
+    assert basis.support == (3, 7)
+    assert DiscreteBasis(3, [1, 1.5], support=np.int64(7)).support == (3, 7)
+
+
+def test_threads_are_given_back():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    DiscreteBasis(3, [1, 1.37])
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(threads)
+
+
 def test_progress_of_a_descent_is_reported():
     seen = []
     DiscreteBasis(
@@ -307,7 +322,16 @@ def test_progress_of_a_descent_is_reported():
             "prior: images must be floating-point, got torch.uint8",
         ),
         ({"spatial_dims": 4}, "spatial_dims must be 1, 2 or 3, got 4"),
-        ({"support": 4}, "support must be odd like kernel_size 3, got 4 at scale 1"),
+        ({"support": 4}, "support must be positive and odd like kernel_size 3, got 4 at scale 1"),
+        ({"support": -1}, "support must be positive and odd like kernel_size 3, got -1 at scale 1"),
+        ({"support": [5, 5, 5]}, "scale 0 is the pixel basis, so its support is 3, got 5"),
+        ({"scales": [1, 1e300]}, "at most 1e.06 times the smallest, got 1 and 1e.300"),
+        ({"scales": [1, 1000.5]}, "at most 8000 taps can be solved for, got 4012009 for stencils of sides 2003"),
+        ({"prior": torch.zeros(2, 1, 40, 40)}, "prior: images must not be all zero"),
+        ({"prior": [[1.0] * 50] * 50}, "prior: expected .* got "),
+        ({"mode": []}, "mode: expected one of"),
+        ({"spatial_dims": 2.0}, "spatial_dims must be 1, 2 or 3, got 2.0"),
+        ({"solver": "gradient", "steps": 1, "seed": "a"}, "seed must be an integer .*, got 'a'"),
         ({"support": [3, 5]}, r"one side per scale, 3, got \[3, 5\]"),
         ({"support": [3, 5, 5]}, "scale 2 is a dilation of scale 0, so its support is 3, got 5"),
         ({"support": "5"}, "support must be a side or one side per scale, got '5'"),

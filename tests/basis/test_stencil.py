@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import struct
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -56,8 +57,11 @@ def test_mix_recombines_alike_at_every_scale():
 
 
 def test_mix_refuses_a_matrix_of_another_basis():
-    with pytest.raises(ValueError, match=r"expected a matrix \[F', 9\] .* got shape \(4, 25\)"):
+    with pytest.raises(ValueError, match=r"expected a real matrix \[F', 9\] .* of shape \(4, 25\)"):
         DiscreteBasis(3, ROOT_2).mix(torch.zeros(4, 25))
+    with pytest.raises(ValueError, match=r"expected a real matrix .* got torch.complex64"):
+        DiscreteBasis(3, ROOT_2).mix(torch.zeros(4, 9, dtype=torch.complex64))
+    assert DiscreteBasis(3, ROOT_2).mix(np.eye(9)).num_functions == 9
 
 
 def test_normalized_divides_by_the_norm_at_the_first_scale():
@@ -89,6 +93,24 @@ def test_error_can_be_asked_for_other_conditions():
     assert white[1, 0][0] / white[1, 0][1] > basis.pair_errors()[1, 0][0] / basis.pair_errors()[1, 0][1]
     linear, antialiased = basis.pair_errors(mode="bilinear"), basis.pair_errors(antialias=True)
     assert linear[1, 0] != antialiased[1, 0] != basis.pair_errors()[1, 0]
+
+
+def test_errors_of_rounded_scales_can_be_asked_for_exact_ones():
+    exact = DiscreteBasis(3, ROOT_2)
+    rounded = Basis([1, 1.41, 2], exact.stencils, kernel_size=3)
+    assert len(rounded.scales.steps()) == 3
+    assert rounded.pair_errors(scales=ROOT_2) == exact.pair_errors()
+    with pytest.raises(ValueError, match="expected 3 scales"):
+        rounded.pair_errors(scales=[1, 2])
+
+
+def test_changed_numbers_change_the_fingerprint(tmp_path):
+    basis = DiscreteBasis(3, ROOT_2)
+    before = basis.digest
+    basis.stencils[1].functions[0, 0, 0] += 1
+    assert basis.digest != before
+    basis.save(tmp_path / "basis.safetensors")
+    assert Basis.load(tmp_path / "basis.safetensors").digest == basis.digest
 
 
 def test_a_saved_basis_comes_back(tmp_path):
@@ -210,7 +232,7 @@ def test_damaged_files_are_refused_in_one_line(data, tmp_path_factory):
     ("stencils", "message"),
     [
         ([Stencil(torch.rand(4))] * 2, r"with 1 to 3 axes, got shape \(4,\)"),
-        ([Stencil(torch.rand(4, 3, 2).double())] * 2, "equal sides"),
+        ([Stencil(torch.rand(4, 3, 2).double())] * 2, r"equal sides, got shape \(4, 3, 2\)"),
         ([Stencil(torch.rand(4, 3, 3).double()), Stencil(torch.rand(5, 3, 3).double())], "same functions"),
         ([Stencil(torch.full((1, 1), float("nan")).double())] * 2, "NaN"),
         ([Stencil(torch.rand(4, 3, 3).double(), dilation=0)] * 2, "dilation must be an integer >= 1, got 0"),

