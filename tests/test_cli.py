@@ -161,6 +161,7 @@ def test_foreign_bases_must_fit_the_setting(tmp_path, capsys):
         (["basis", "--mode", "sinc"], "mode: expected one of"),
         (["basis", "--prior", "nowhere"], "nowhere"),
         (["basis", "--load", "nowhere.safetensors"], "no such file"),
+        (["basis", "--load", "any.safetensors", "--kernel-size", "3"], "leave out --kernel-size"),
         (["basis", "--save", "nowhere/basis.safetensors"], "nowhere does not exist"),
         (["basis", "--save", "."], "it is a folder"),
         (["basis", "--plot", "picture"], "the name must end in .png, .svg, .pdf, got ''"),

@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     basis = _command(commands, "basis", _basis, "solve a discrete basis; show, draw or save it", _BASIS_EXAMPLES)
-    basis.add_argument("--kernel-size", type=int, default=3, metavar="K", help="side at the first scale (default 3)")
+    basis.add_argument("--kernel-size", type=int, metavar="K", help="side at the first scale (default 3)")
     basis.add_argument(
         "--scales", type=_number, nargs="+", metavar="S", help="ascending scales, such as 1 2^0.5 2 (the default)"
     )
@@ -169,6 +169,9 @@ def _basis(options: argparse.Namespace) -> None:
         check_picture(options.plot)
     with _Progress("solving") as progress:
         if options.load:
+            for name in ("kernel_size", "scales", "step", "count", "support", "steps"):
+                if getattr(options, name) is not None:
+                    raise ValueError(f"--load shows a basis as it was saved: leave out --{name.replace('_', '-')}")
             basis: Basis = Basis.load(options.load)
         else:
             basis = _solve(options, progress)
@@ -217,7 +220,7 @@ def _solve(options: argparse.Namespace, progress: Callable[[int, int], None]) ->
         raise ValueError("--plot draws bases of 1 or 2 spatial axes, got --dims 3")
     support = options.support if options.support is None or len(options.support) > 1 else options.support[0]
     return DiscreteBasis(
-        options.kernel_size,
+        3 if options.kernel_size is None else options.kernel_size,
         _scales(options),
         prior="image" if options.prior is None else _prior(options.prior),
         mode=options.mode,

@@ -272,6 +272,8 @@ class Basis:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a saved basis; a file that is damaged or does not match its spec is refused."""
         try:
+            if os.path.isdir(path):
+                raise ValueError("it is a folder")
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
