@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from scale_disco import Basis, DiscreteBasis, Scales
+from scale_disco import Basis, DiscreteBasis, Scales, cli
 from scale_disco.cli import main
 from tests.conftest import CUBE_ROOT_2, ROOT_2
 
@@ -115,6 +115,7 @@ def test_a_basis_for_pictures_can_be_shown_again(tmp_path, capsys):
 
 
 def test_waiting_users_see_progress(capsys, monkeypatch):
+    assert cli._PATIENCE <= 2
     monkeypatch.setattr("scale_disco.cli._PATIENCE", 0.05)
     assert main(["basis", "--prior", "white", "--solver", "gradient", "--steps", "20"]) == 0
     assert "solving: " in capsys.readouterr().err
