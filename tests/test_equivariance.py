@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from scale_disco import Basis, DiscreteBasis, Scales, Stencil, assert_equivariant, equivariance_error, resample
 from scale_disco.data.pictures import photos
 from scale_disco.equivariance import basis_error
-from scale_disco.functional import scale_lift
+from scale_disco.functional import scale_conv, scale_lift
 from tests.conftest import ROOT_2
 
 INTEGERS = Scales([1, 2, 4])
@@ -24,20 +24,8 @@ def lift(basis, channels=4):
 
 
 def scale_to_scale(basis, extent):
-    """A scale convolution written out: output scale k sums over input scales k, ..., k + T - 1, zeros past the last."""
-    weights = [random_weight(3, basis, 2) for _ in range(extent)]
-
-    def layer(x):  # [B, 2, S, ...]
-        out = 0
-        for t, weight in enumerate(weights):
-            shifted = torch.cat([x[:, :, t:], torch.zeros_like(x[:, :, :t])], 2)
-            full = torch.stack(
-                [scale_lift(shifted[:, :, k], weight, basis)[:, :, k] for k in range(len(basis.scales))], 2
-            )
-            out = out + full
-        return out
-
-    return layer
+    weight = torch.randn(3, 2, extent, basis.num_functions, dtype=torch.float64)
+    return lambda x: scale_conv(x, weight, basis)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])

@@ -23,7 +23,8 @@ ROOMS = [
     {"basis.descent", "basis.sampled"},
     {"basis.discrete", "basis.hermite", "basis.bspline", "basis.fourier_bessel", "basis.log_radial"},
     {"basis"},
-    {"functional", "data", "data.pictures"},
+    {"fold", "data", "data.pictures"},
+    {"functional"},
     {"equivariance"},
     {""},  # scale_disco itself: the public names
     {"report", "plots"},
