@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from scale_disco import Basis, DiscreteBasis, Scales, cli
-from scale_disco.cli import main
+from scale_disco import Basis, DiscreteBasis, Scales
+from scale_disco.cli import main, terminal
 from tests.conftest import CUBE_ROOT_2, ROOT_2
 
 
@@ -115,8 +115,8 @@ def test_a_basis_for_pictures_can_be_shown_again(tmp_path, capsys):
 
 
 def test_waiting_users_see_progress(capsys, monkeypatch):
-    assert cli._PATIENCE <= 2
-    monkeypatch.setattr("scale_disco.cli._PATIENCE", 0.05)
+    assert terminal.PATIENCE <= 2
+    monkeypatch.setattr(terminal, "PATIENCE", 0.05)
     assert main(["basis", "--prior", "white", "--solver", "gradient", "--steps", "20"]) == 0
     assert "solving: " in capsys.readouterr().err
 
@@ -125,7 +125,7 @@ def test_an_interrupted_command_says_so(capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scale_disco.cli.pictures", interrupt)
+    monkeypatch.setattr("scale_disco.cli.equivariance.pictures", interrupt)
     assert main(["equivariance"]) == 130
     assert capsys.readouterr().err.endswith("disco equivariance: stopped\n")
 
@@ -198,6 +198,13 @@ def test_numbers_may_be_written_as_powers(capsys):
     scales = json.loads(capsys.readouterr().out)["spec"]["scales"]
     assert scales == list(Scales([1, 1.5, 2**0.75, 2**1.25]))
     assert main(["basis", "--scales", "1e1", "2e1"]) == 0
+
+
+def test_disco_alone_shows_its_commands(capsys):
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert "basis" in said
+    assert "equivariance" in said
 
 
 def test_debug_shows_the_traceback():

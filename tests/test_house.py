@@ -28,6 +28,8 @@ ROOMS = [
     {"equivariance"},
     {""},  # scale_disco itself: the public names
     {"report", "plots"},
+    {"cli.terminal"},
+    {"cli.basis", "cli.equivariance"},
     {"cli"},
     {"__main__"},
 ]

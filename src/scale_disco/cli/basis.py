@@ -1,0 +1,151 @@
+"""`disco basis`: solve a discrete basis; show, draw or save it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..basis import Basis, DiscreteBasis
+from ..basis.solve import total_error
+from ..data.pictures import pictures
+from ..files import check_writable
+from ..plots import check_picture, plot_basis, save_figure
+from ..report import table
+from ..scales import Scales
+from .terminal import Progress, add_command, add_operator, add_outputs, number, say
+
+_EXAMPLES = """\
+  disco basis --kernel-size 3 --scales 1 2^0.5 2 --plot basis.png
+  disco basis --kernel-size 7 --step "2^(1/3)" --count 4 --save basis.safetensors
+  disco basis --load basis.safetensors
+  disco basis --prior white --solver gradient --steps 300
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    basis = add_command(commands, "basis", run, "solve a discrete basis; show, draw or save it", _EXAMPLES)
+    basis.add_argument("--kernel-size", type=int, metavar="K", help="side at the first scale (default 3)")
+    basis.add_argument(
+        "--scales", type=number, nargs="+", metavar="S", help="ascending scales, such as 1 2^0.5 2 (the default)"
+    )
+    basis.add_argument("--step", type=number, help="instead of --scales: ratio between neighbouring scales")
+    basis.add_argument("--count", type=int, help="with --step: number of scales")
+    basis.add_argument("--dims", type=int, default=2, metavar="N", help="spatial axes, 1 to 3 (default 2)")
+    basis.add_argument(
+        "--prior",
+        help='images to be optimal for: "image" (default), "white" (the paper), a neighbour correlation in [0, 1), '
+        '"photos", "digits" or a folder of pictures',
+    )
+    basis.add_argument(
+        "--support", type=int, nargs="+", metavar="SIDE", help="side of solved stencils, one or per scale"
+    )
+    basis.add_argument("--solver", default="exact", help="exact (default) or gradient, the paper's descent")
+    basis.add_argument("--steps", type=int, help="steps of the descent")
+    basis.add_argument("--seed", type=int, default=0, help="of the descent (default 0)")
+    basis.add_argument("--save", type=Path, metavar="FILE", help="write the basis to a safetensors file")
+    basis.add_argument(
+        "--load",
+        type=Path,
+        metavar="FILE",
+        help="show a saved basis instead of solving one; its error for --prior, if given",
+    )
+    add_operator(basis)
+    add_outputs(basis)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Solve or load, then print, save and draw."""
+    if options.save:
+        check_writable(options.save)
+    if options.plot:
+        check_picture(options.plot)
+    with Progress("solving") as progress:
+        if options.load:
+            for name in ("kernel_size", "scales", "step", "count", "support", "steps"):
+                if getattr(options, name) is not None:
+                    raise ValueError(f"--load shows a basis as it was saved: leave out --{name.replace('_', '-')}")
+            basis: Basis = Basis.load(options.load)
+        else:
+            basis = _solve(options, progress)
+        # The images that a saved basis was solved for are not saved with it: its error for them is not known.
+        unknown = options.load and options.prior is None and str(basis.spec.get("prior")).startswith("images ")
+        other = _prior(options.prior) if options.load and options.prior is not None else None
+        pairs = None if unknown else basis.pair_errors(prior=other)
+    rows = []
+    for k, (scale, stencil) in enumerate(zip(basis.scales, basis.stencils, strict=True)):
+        mine = [norms for pair, norms in (pairs or {}).items() if k in pair]
+        error = sum(norms[0] for norms in mine) / sum(norms[1] for norms in mine) if mine else 0.0
+        rows.append(
+            {
+                "scale": scale,
+                "side": stencil.side,
+                "dilation": stencil.dilation,
+                "taps": stencil.taps,
+                "reach": sum(stencil.reach) + 1,
+                "error": None if pairs is None else error,
+            }
+        )
+    total = None if pairs is None else total_error(basis.scales, pairs)
+    if options.json:
+        print(json.dumps({"spec": basis.spec, "scales": rows, "taps": basis.taps, "error": total}))
+    else:
+        cells = [["-" if value is None else f"{value:.4g}" for value in row.values()] for row in rows]
+        print(table(list(rows[0]), cells))
+        print(
+            f"{basis.num_functions} functions, {basis.taps} taps in all, "
+            + (
+                "error unknown: the images it was solved for are not in the file, give --prior"
+                if total is None
+                else f"predicted equivariance error {total:.4g} (Eq. 14, all ratios)"
+            )
+        )
+    if options.save:
+        basis.save(options.save)
+        say(f"saved {options.save}")
+    if options.plot:
+        save_figure(plot_basis(basis), options.plot)
+        say(f"drawn {options.plot}")
+
+
+def _solve(options: argparse.Namespace, progress: Callable[[int, int], None]) -> DiscreteBasis:
+    if options.plot and options.dims == 3:
+        raise ValueError("--plot draws bases of 1 or 2 spatial axes, got --dims 3")
+    support = options.support if options.support is None or len(options.support) > 1 else options.support[0]
+    return DiscreteBasis(
+        3 if options.kernel_size is None else options.kernel_size,
+        _scales(options),
+        prior="image" if options.prior is None else _prior(options.prior),
+        mode=options.mode,
+        antialias=options.antialias,
+        support=support,
+        spatial_dims=options.dims,
+        solver=options.solver,
+        steps=options.steps,
+        seed=options.seed,
+        progress=progress,
+    )
+
+
+def _scales(options: argparse.Namespace) -> Scales:
+    if (options.step is None) != (options.count is None):
+        raise ValueError("--step and --count go together")
+    if options.step is not None:
+        if options.scales:
+            raise ValueError("give either --scales or --step with --count, not both")
+        return Scales.geometric(options.step, options.count)
+    return Scales(options.scales or (1, 2**0.5, 2))
+
+
+def _prior(text: str) -> str | float | Tensor:
+    if text in ("white", "image"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        return pictures(text).images
