@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .basis import Basis, Stencil
+from .basis.stencil import CONVOLUTION
 from .fold import fold, unfold
 
 PADDING_MODES = {"zeros": "constant", "circular": "circular", "reflect": "reflect", "replicate": "replicate"}
@@ -172,20 +173,20 @@ class reference:  # noqa: N801 - a namespace, read as functional.reference.scale
 
 
 def _convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, stencil: Stencil, geometry: _Geometry) -> Tensor:
-    conv = (F.conv1d, F.conv2d, F.conv3d)[stencil.spatial_dims - 1]
     before, after = geometry.pads(stencil)
     inside = 0
     if geometry.padding_mode == "zeros" and before == after >= 0:
         inside = before  # the convolution pads by itself, without a copy of the image
     else:
         x = _pad(x, before, after, stencil.spatial_dims, geometry.padding_mode)
+    conv = CONVOLUTION[stencil.spatial_dims]
     return conv(x, kernel, bias, geometry.stride, inside, stencil.dilation, geometry.groups)
 
 
 def _dense_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: _Geometry, groups: int) -> Tensor:
     dims = x.ndim - 2
-    conv = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
-    return conv(_pad(x, *geometry.padding, dims, geometry.padding_mode), kernel, bias, geometry.stride, groups=groups)
+    x = _pad(x, *geometry.padding, dims, geometry.padding_mode)
+    return CONVOLUTION[dims](x, kernel, bias, geometry.stride, groups=groups)
 
 
 def _dense(basis: Basis, geometry: _Geometry) -> Tensor:

@@ -56,17 +56,17 @@ def descend(
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.eye(sides[0] ** dims, dtype=torch.float64).reshape(-1, *[sides[0]] * dims)
     free: dict[int, Tensor] = {}  # root -> coordinates [F, taps]
-    roots: dict[int, Tensor] = {}  # root -> upper triangular [taps, taps], coordinates = root @ taps
+    whiten: dict[int, Tensor] = {}  # root -> upper triangular [taps, taps]: coordinates = whiten @ taps
     for root in sorted({root for root, _ in layout} - {0}):
         start = torch.randn(len(pixels), sides[root] ** dims, dtype=torch.float64, generator=generator)
         moments = conditions.prior.grams(conditions.pair(scales.ratio(root), (sides[0], 1), (sides[root], 1))).kk
         moments.diagonal().add_(1e-9 * moments.diagonal().mean())
-        roots[root] = torch.linalg.cholesky(moments, upper=True)
-        free[root] = (start @ roots[root].T).requires_grad_()
+        whiten[root] = torch.linalg.cholesky(moments, upper=True)
+        free[root] = (start @ whiten[root].T).requires_grad_()
 
     def stencils() -> list[Stencil]:
         solved = {
-            root: torch.linalg.solve_triangular(roots[root], x.T, upper=True).T.reshape(-1, *[sides[root]] * dims)
+            root: torch.linalg.solve_triangular(whiten[root], x.T, upper=True).T.reshape(-1, *[sides[root]] * dims)
             for root, x in free.items()
         }
         return [Stencil(solved.get(root, pixels), dilation) for root, dilation in layout]

@@ -23,6 +23,7 @@ from ..scales import Scales, as_scales
 from .prior import as_prior
 from .solve import Conditions, predicted_errors, tap_offsets, total_error
 
+CONVOLUTION = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}  # by spatial axes
 _FORMAT = "scale-disco basis 1"
 
 
@@ -58,9 +59,8 @@ class Stencil:
 
     def apply(self, x: Tensor) -> Tensor:
         """Correlate one-channel images with every function: [B, 1, ...] -> [B, F, ...], zeros outside."""
-        conv = (F.conv1d, F.conv2d, F.conv3d)[self.spatial_dims - 1]
         padded = F.pad(x, self.reach * self.spatial_dims)
-        return conv(padded, self.functions[:, None].to(x), dilation=self.dilation)
+        return CONVOLUTION[self.spatial_dims](padded, self.functions[:, None].to(x), dilation=self.dilation)
 
 
 class Basis:
