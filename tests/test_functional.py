@@ -125,16 +125,23 @@ WEIGHT, WEIGHTS = torch.rand(2, 4, 9), torch.rand(2, 4, 1, 9)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda b: scale_lift(X[0], WEIGHT, b), r"expected images .* 2 spatial axes .* got shape \(4, 12, 12\)"),
-        (lambda b: scale_lift(X, WEIGHT[:, :3], b), r"expected weight \[C', 4, 9\] .* got shape \(2, 3, 9\)"),
-        (lambda b: scale_lift(X, WEIGHT, b, groups=3), r"for 4 channels in 3 groups"),
+        (lambda b: scale_lift(X[0], WEIGHT, b), r"input \[B, C, H, W\] with C = 4, got shape \(4, 12, 12\)"),
+        (lambda b: scale_lift(X, WEIGHT[:, :3], b), r"with C = 3, got shape \(1, 4, 12, 12\)"),
+        (
+            lambda b: scale_lift(X, WEIGHT[..., :5], b),
+            r"expected weight \[C', C / groups, 9\] .* got shape \(2, 4, 5\)",
+        ),
+        (lambda b: scale_lift(X, WEIGHT, b, groups=3), r"C' divisible by 3 groups"),
         (lambda b: scale_lift(X, WEIGHT, b, stride=0), "stride must be an integer >= 1, got 0"),
         (lambda b: scale_lift(X, WEIGHT, b, padding=-1), 'padding must be "same", "valid" or .* got -1'),
         (lambda b: scale_lift(X, WEIGHT, b, padding_mode="wrap"), "padding_mode must be one of .* got 'wrap'"),
-        (lambda b: scale_conv(X, WEIGHTS, b), r"S = 2 \(the scales of the basis\) .* got shape \(1, 4, 12, 12\)"),
-        (lambda b: scale_conv(MAPS[:, :, :1], WEIGHTS, b), r"S = 2 \(the scales of the basis\)"),
-        (lambda b: scale_conv(MAPS, WEIGHT, b), r"expected weight \[C', 4, T, 9\] .* got shape \(2, 4, 9\)"),
-        (lambda b: scale_conv(MAPS, torch.rand(2, 4, 3, 9), b), "scale extent must be from 1 to 2 .* got 3"),
+        (
+            lambda b: scale_conv(X, WEIGHTS, b),
+            r"with S = 2 \(the scales of its basis\) and C = 4, got shape \(1, 4, 12",
+        ),
+        (lambda b: scale_conv(MAPS[:, :, :1], WEIGHTS, b), r"input \[B, C, S, H, W\] with S = 2 .*\(1, 4, 1, 12, 12\)"),
+        (lambda b: scale_conv(MAPS, WEIGHT, b), r"expected weight \[C', C / groups, T, 9\] .* got shape \(2, 4, 9\)"),
+        (lambda b: scale_conv(MAPS, torch.rand(2, 4, 3, 9), b), "scale extent must be an integer from 1 to 2 .* got 3"),
     ],
 )
 def test_wrong_calls_get_one_line(call, message):

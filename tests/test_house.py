@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "scale_disco"
 ROOMS = [
     {"scales", "files"},
     {"resample"},
-    {"basis.prior"},
+    {"basis.prior", "basis.power"},
     {"basis.solve"},
     {"basis.stencil"},
     {"basis.descent", "basis.sampled"},
@@ -25,9 +25,12 @@ ROOMS = [
     {"basis"},
     {"fold", "data", "data.pictures"},
     {"functional"},
-    {"equivariance"},
+    {"equivariance", "nn.fixed", "nn.norm", "nn.project"},
+    {"nn.conv", "nn.pool"},
+    {"nn"},
+    {"export"},
     {""},  # scale_disco itself: the public names
-    {"report", "plots"},
+    {"report", "plots", "bench"},
     {"cli.terminal"},
     {"cli.basis", "cli.equivariance"},
     {"cli"},
@@ -77,7 +80,8 @@ def test_public_names():
     assert scale_disco.__all__ == sorted(scale_disco.__all__)
     assert set(scale_disco.__all__) == {
         "BSplineBasis", "Basis", "DiscreteBasis", "FourierBesselBasis", "HermiteBasis", "LogRadialBasis", "Scales",
-        "Stencil", "assert_equivariant", "equivariance_error", "hermite_mixing", "hermite_mixing_preset", "resample",
+        "Stencil", "assert_equivariant", "bake", "equivariance_error", "hermite_mixing", "hermite_mixing_preset",
+        "resample",
     }  # fmt: skip
     assert all(hasattr(scale_disco, name) for name in scale_disco.__all__)
 

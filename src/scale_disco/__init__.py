@@ -12,6 +12,7 @@ from .basis import (
     hermite_mixing_preset,
 )
 from .equivariance import assert_equivariant, equivariance_error
+from .export import bake
 from .resample import resample
 from .scales import Scales
 
@@ -27,6 +28,7 @@ __all__ = [
     "Scales",
     "Stencil",
     "assert_equivariant",
+    "bake",
     "equivariance_error",
     "hermite_mixing",
     "hermite_mixing_preset",

@@ -7,32 +7,30 @@ all scales. They are there to be read and to test the fast path against.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .basis import Basis, Stencil
+from .basis import Basis
 from .basis.stencil import CONVOLUTION
 from .fold import fold, unfold
 
 PADDING_MODES = {"zeros": "constant", "circular": "circular", "reflect": "reflect", "replicate": "replicate"}
 
 
-class _Geometry(NamedTuple):
-    """How kernels are laid on an image, alike for all scales."""
+class Layout(NamedTuple):
+    """How the kernels of all scales are laid on an image."""
 
     stride: int
     groups: int
     padding_mode: str
-    reach: tuple[int, int]  # of the largest stencil
-    padding: tuple[int, int]
-
-    def pads(self, stencil: Stencil) -> tuple[int, int]:
-        """Pixels to add before and after each axis for one scale; negative where the image is to be cut."""
-        before, after = (p - (r - s) for p, r, s in zip(self.padding, self.reach, stencil.reach, strict=True))
-        return before, after
+    dilations: tuple[int, ...]  # per scale
+    pads: tuple[tuple[int, int], ...]  # per scale, before and after each axis; negative where the image is to be cut
+    pointwise: bool  # one tap, the same at all scales
 
 
 def scale_lift(
@@ -65,14 +63,10 @@ def scale_lift(
         >>> scale_lift(torch.randn(2, 3, 32, 32), torch.randn(8, 3, 9), basis).shape
         torch.Size([2, 8, 3, 32, 32])
     """
-    geometry = _geometry("scale_lift", basis, stride, padding, groups, padding_mode)
-    _check_images(x, basis)
-    _check_weight("scale_lift", weight, x.shape[1], (basis.num_functions,), groups)
-    responses = [
-        _convolve(x, torch.tensordot(weight, stencil.functions.to(weight), dims=1), bias, stencil, geometry)
-        for stencil in basis.stencils
-    ]
-    return unfold(torch.cat(responses), len(basis.scales))
+    layout = lay_out("scale_lift", basis, stride, padding, groups, padding_mode)
+    _check_weight("scale_lift", weight, (basis.num_functions,), groups)
+    check_input("scale_lift", x, weight, weight.shape[1] * groups, basis.spatial_dims)
+    return lift(x, kernels(weight, stencil_functions(basis, weight)), bias, layout)
 
 
 def scale_conv(
@@ -106,20 +100,56 @@ def scale_conv(
         >>> scale_conv(torch.randn(2, 3, 3, 32, 32), torch.randn(8, 3, 2, 9), basis).shape
         torch.Size([2, 8, 3, 32, 32])
     """
-    geometry = _geometry("scale_conv", basis, stride, padding, groups, padding_mode)
-    scales = len(basis.scales)
-    _check_maps(x, basis)
-    _check_weight("scale_conv", weight, x.shape[1], (None, basis.num_functions), groups)
-    extent = weight.shape[2]
-    if not 1 <= extent <= scales:
-        raise ValueError(f"scale_conv: scale extent must be from 1 to {scales} (the scales), got {extent}")
-    maps = fold(x).chunk(scales)  # one backward for all slices, where indexing would add up as many full-size gradients
+    layout = lay_out("scale_conv", basis, stride, padding, groups, padding_mode)
+    _check_weight("scale_conv", weight, (None, basis.num_functions), groups)
+    check_extent("scale_conv", weight.shape[2], len(basis.scales))
+    check_input("scale_conv", x, weight, weight.shape[1] * groups, basis.spatial_dims, len(basis.scales))
+    return convolve(x, kernels(weight, stencil_functions(basis, weight)), bias, layout)
+
+
+def kernels(weight: Tensor, functions: Sequence[Tensor]) -> list[Tensor]:
+    """Weights times stencils, a kernel per scale: [C', C / groups, side, ...], or with T in front.
+
+    Scales with the very same functions, such as the dilations of a discrete basis, share their kernel.
+    """
+    if weight.ndim == 4:
+        weight = weight.movedim(2, 0)  # so that the kernel of each t lies in one piece
+    made: list[Tensor] = []
+    for k, stencil in enumerate(functions):
+        same = next((l for l in range(k) if functions[l] is stencil), None)
+        made.append(torch.tensordot(weight, stencil, dims=1) if same is None else made[same])
+    return made
+
+
+def stencil_functions(basis: Basis, weight: Tensor) -> list[Tensor]:
+    """The functions of every scale, as the weights are; scales with equal numbers get the same tensor."""
+    placed: list[Tensor] = []
+    for k, source in enumerate(basis.sources):
+        placed.append(placed[source] if source < k else basis.stencils[k].functions.to(weight))
+    return placed
+
+
+def lift(x: Tensor, kernels: Sequence[Tensor], bias: Tensor | None, layout: Layout) -> Tensor:
+    """Images and a ready kernel per scale: [B, C, ...] -> [B, C', S, ...]."""
+    scales = len(kernels)
+    if layout.pointwise:
+        response = _convolve(x, kernels[0], bias, layout, 0)
+        return unfold(response.repeat(scales, *[1] * (x.ndim - 1)), scales)
+    return unfold(torch.cat([_convolve(x, kernel, bias, layout, k) for k, kernel in enumerate(kernels)]), scales)
+
+
+def convolve(x: Tensor, kernels: Sequence[Tensor], bias: Tensor | None, layout: Layout) -> Tensor:
+    """Feature maps and a ready kernel [T, C', C / groups, ...] per scale: [B, C, S, ...] -> [B, C', S, ...]."""
+    scales = len(kernels)
+    if layout.pointwise and len(kernels[0]) == 1:
+        return unfold(_convolve(fold(x), kernels[0][0], bias, layout, 0), scales)
+    maps = x.movedim(2, 0).unbind(0)  # one backward for all, where indexing would add up as many full-size gradients
     responses = []
-    for k, stencil in enumerate(basis.stencils):
-        kernel = torch.tensordot(weight, stencil.functions.to(weight), dims=1)  # [C', C / groups, T, k, ...]
-        response = _convolve(maps[k], kernel[:, :, 0], bias, stencil, geometry)
-        for t in range(1, min(extent, scales - k)):
-            response = response + _convolve(maps[k + t], kernel[:, :, t], None, stencil, geometry)
+    for k, kernel in enumerate(kernels):
+        own, *others = kernel[: scales - k].unbind(0)
+        response = _convolve(maps[k], own, bias, layout, k)
+        for t, other in enumerate(others, 1):
+            response += _convolve(maps[k + t], other, None, layout, k)
         responses.append(response)
     return unfold(torch.cat(responses), scales)
 
@@ -140,10 +170,10 @@ class reference:  # noqa: N801 - a namespace, read as functional.reference.scale
         padding_mode: str = "zeros",
     ) -> Tensor:
         """As `functional.scale_lift`: all scales are output channels of one convolution."""
-        geometry = _geometry("scale_lift", basis, stride, padding, groups, padding_mode)
-        kernel = torch.einsum("oif,fs...->osi...", weight, _dense(basis, geometry).to(weight)).flatten(0, 1)
+        kernel = torch.einsum("oif,fs...->osi...", weight, _dense(basis).to(weight)).flatten(0, 1)
         bias = None if bias is None else bias.repeat_interleave(len(basis.scales))
-        y = _dense_convolve(x, kernel, bias, geometry, groups)
+        x = _pad(x, *_pads("scale_lift", basis, padding), basis.spatial_dims, padding_mode)
+        y = CONVOLUTION[basis.spatial_dims](x, kernel, bias, stride, groups=groups)
         return y.reshape(len(x), -1, len(basis.scales), *y.shape[2:])
 
     @staticmethod
@@ -159,42 +189,78 @@ class reference:  # noqa: N801 - a namespace, read as functional.reference.scale
         padding_mode: str = "zeros",
     ) -> Tensor:
         """As `functional.scale_conv`: scales are groups of channels, each with its T neighbours."""
-        geometry = _geometry("scale_conv", basis, stride, padding, groups, padding_mode)
         scales, extent, outputs = len(basis.scales), weight.shape[2], len(weight)
         padded = torch.cat([x, x.new_zeros(*x.shape[:2], extent - 1, *x.shape[3:])], 2)
         # [B, S, groups, C / groups, T, ...]: every scale with its neighbours, ordered as grouped channels.
         windows = torch.stack([padded[:, :, k : k + extent] for k in range(scales)], 1)
         windows = windows.reshape(len(x), -1, *x.shape[3:])
-        kernel = torch.einsum("oitf,fs...->soit...", weight, _dense(basis, geometry).to(weight))
+        kernel = torch.einsum("oitf,fs...->soit...", weight, _dense(basis).to(weight))
         kernel = kernel.reshape(scales * outputs, -1, *kernel.shape[4:])
         bias = None if bias is None else bias.repeat(scales)
-        y = _dense_convolve(windows, kernel, bias, geometry, scales * groups)
+        windows = _pad(windows, *_pads("scale_conv", basis, padding), basis.spatial_dims, padding_mode)
+        y = CONVOLUTION[basis.spatial_dims](windows, kernel, bias, stride, groups=scales * groups)
         return y.reshape(len(x), scales, outputs, *y.shape[2:]).movedim(1, 2)
 
 
-def _convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, stencil: Stencil, geometry: _Geometry) -> Tensor:
-    before, after = geometry.pads(stencil)
+def lay_out(who: str, basis: Basis, stride: int, padding: str | int, groups: int, padding_mode: str) -> Layout:
+    """The layout of a basis, or a one-line error for what cannot be."""
+    for name, value in (("stride", stride), ("groups", groups)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{who}: {name} must be an integer >= 1, got {value!r}")
+    if padding_mode not in PADDING_MODES:
+        raise ValueError(f"{who}: padding_mode must be one of {', '.join(PADDING_MODES)}, got {padding_mode!r}")
+    before, after = _pads(who, basis, padding)
+    reach = _reach(basis)
+    return Layout(
+        stride,
+        groups,
+        padding_mode,
+        tuple(stencil.dilation for stencil in basis.stencils),
+        tuple((before - reach[0] + s.reach[0], after - reach[1] + s.reach[1]) for s in basis.stencils),
+        basis.pointwise,
+    )
+
+
+def check_input(who: str, x: Tensor, weight: Tensor, channels: int, dims: int, scales: int | None = None) -> None:
+    """Refuse an input that the weights cannot be applied to, in one line; feature maps have `scales`, images None."""
+    if x.ndim != dims + 2 + (scales is not None) or x.shape[1] != channels or scales not in (None, x.shape[2]):
+        axes, sizes = f"[B, C, {', '.join('DHW'[3 - dims :])}]", f"C = {channels}"
+        if scales is not None:
+            axes, sizes = axes.replace("C", "C, S"), f"S = {scales} (the scales of its basis) and {sizes}"
+        raise ValueError(f"{who}: expected input {axes} with {sizes}, got shape {tuple(x.shape)}")
+    if x.device != weight.device:
+        raise ValueError(f"{who}: expected input on {weight.device} like its weights, got {x.device}")
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(
+            f"{who}: expected input of {weight.dtype} like its weights, got {x.dtype}; "
+            f"convert one of them or use torch.autocast"
+        )
+
+
+def check_extent(who: str, extent: object, scales: int) -> None:
+    """Refuse a scale extent T that is no integer from 1 to the number of scales."""
+    if isinstance(extent, bool) or not isinstance(extent, int) or not 1 <= extent <= scales:
+        raise ValueError(f"{who}: scale extent must be an integer from 1 to {scales} (the scales), got {extent!r}")
+
+
+def _convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout, k: int) -> Tensor:
+    before, after = layout.pads[k]
     inside = 0
-    if geometry.padding_mode == "zeros" and before == after >= 0:
+    if layout.padding_mode == "zeros" and before == after >= 0:
         inside = before  # the convolution pads by itself, without a copy of the image
     else:
-        x = _pad(x, before, after, stencil.spatial_dims, geometry.padding_mode)
-    conv = CONVOLUTION[stencil.spatial_dims]
-    return conv(x, kernel, bias, geometry.stride, inside, stencil.dilation, geometry.groups)
+        x = _pad(x, before, after, kernel.ndim - 2, layout.padding_mode)
+    conv = CONVOLUTION[kernel.ndim - 2]
+    return conv(x, kernel, bias, layout.stride, inside, layout.dilations[k], layout.groups)
 
 
-def _dense_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, geometry: _Geometry, groups: int) -> Tensor:
-    dims = x.ndim - 2
-    x = _pad(x, *geometry.padding, dims, geometry.padding_mode)
-    return CONVOLUTION[dims](x, kernel, bias, geometry.stride, groups=groups)
-
-
-def _dense(basis: Basis, geometry: _Geometry) -> Tensor:
+@lru_cache(maxsize=8)  # so that the twins need not pack anew with every call
+def _dense(basis: Basis) -> Tensor:
     """The dense packing, cut to what the largest stencil reaches."""
-    dense = basis.dense()
+    dense, reach = basis.dense(), _reach(basis)
     centre = (dense.shape[-1] - 1) // 2
     for axis in range(2, dense.ndim):
-        dense = dense.narrow(axis, centre - geometry.reach[0], sum(geometry.reach) + 1)
+        dense = dense.narrow(axis, centre - reach[0], sum(reach) + 1)
     return dense
 
 
@@ -208,46 +274,27 @@ def _pad(x: Tensor, before: int, after: int, dims: int, mode: str) -> Tensor:
     return x
 
 
-def _geometry(who: str, basis: Basis, stride: int, padding: str | int, groups: int, padding_mode: str) -> _Geometry:
-    for name, value in (("stride", stride), ("groups", groups)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{who}: {name} must be an integer >= 1, got {value!r}")
-    if padding_mode not in PADDING_MODES:
-        raise ValueError(f"{who}: padding_mode must be one of {', '.join(PADDING_MODES)}, got {padding_mode!r}")
-    before, after = (max(stencil.reach[end] for stencil in basis.stencils) for end in (0, 1))
+def _reach(basis: Basis) -> tuple[int, int]:
+    """How far the largest stencils reach before and after their centre."""
+    return max(s.reach[0] for s in basis.stencils), max(s.reach[1] for s in basis.stencils)
+
+
+def _pads(who: str, basis: Basis, padding: str | int) -> tuple[int, int]:
+    """Pixels to add before and after each axis for the largest stencil."""
     if padding == "same":
-        pads = (before, after)
-    elif padding == "valid":
-        pads = (0, 0)
-    elif isinstance(padding, int) and not isinstance(padding, bool) and padding >= 0:
-        pads = (padding, padding)
-    else:
-        raise ValueError(f'{who}: padding must be "same", "valid" or a number of pixels >= 0, got {padding!r}')
-    return _Geometry(stride, groups, padding_mode, (before, after), pads)
+        return _reach(basis)
+    if padding == "valid":
+        return 0, 0
+    if isinstance(padding, int) and not isinstance(padding, bool) and padding >= 0:
+        return padding, padding
+    raise ValueError(f'{who}: padding must be "same", "valid" or a number of pixels >= 0, got {padding!r}')
 
 
-def _check_images(x: Tensor, basis: Basis) -> None:
-    if x.ndim != basis.spatial_dims + 2:
+def _check_weight(who: str, weight: Tensor, rest: tuple[int | None, ...], groups: int) -> None:
+    fits = weight.ndim == len(rest) + 2 and all(w in (None, n) for w, n in zip(rest, weight.shape[2:], strict=True))
+    if not fits or len(weight) % groups:
+        shape = ", ".join("T" if w is None else str(w) for w in rest)
         raise ValueError(
-            f"scale_lift: expected images [B, C, ...] with {basis.spatial_dims} spatial axes (those of the basis), "
-            f"got shape {tuple(x.shape)}"
-        )
-
-
-def _check_maps(x: Tensor, basis: Basis) -> None:
-    if x.ndim != basis.spatial_dims + 3 or x.shape[2] != len(basis.scales):
-        raise ValueError(
-            f"scale_conv: expected input [B, C, S, ...] with S = {len(basis.scales)} (the scales of the basis) and "
-            f"{basis.spatial_dims} spatial axes, got shape {tuple(x.shape)}"
-        )
-
-
-def _check_weight(who: str, weight: Tensor, channels: int, rest: tuple[int | None, ...], groups: int) -> None:
-    wanted = (channels // groups, *rest)
-    fits = weight.ndim == len(wanted) + 1 and all(w in (None, n) for w, n in zip(wanted, weight.shape[1:], strict=True))
-    if not fits or channels % groups or len(weight) % groups:
-        shape = ", ".join("T" if w is None else str(w) for w in wanted)
-        raise ValueError(
-            f"{who}: expected weight [C', {shape}] for {channels} channels in {groups} groups and the functions of the "
-            f"basis, got shape {tuple(weight.shape)}"
+            f"{who}: expected weight [C', C / groups, {shape}] with C' divisible by {groups} groups and the functions "
+            f"of the basis, got shape {tuple(weight.shape)}"
         )

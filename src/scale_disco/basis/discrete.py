@@ -124,7 +124,9 @@ def _solved(
     if key not in _SOLVED:
         with _one_thread() if isinstance(conditions.prior, CorrelatedNoise) else nullcontext():
             sides = asked or _choose_support(kernel_size, scales, conditions)
-            if steps is None:
+            if set(sides) == {1}:
+                functions = [torch.ones(1, *[1] * conditions.spatial_dims, dtype=torch.float64)] * len(scales)
+            elif steps is None:
                 functions = solve(scales, sides, conditions)
             else:
                 functions = descend(scales, sides, conditions, steps, seed, progress)

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..files import written_atomically
 from ..resample import canonical_mode
 from ..scales import Scales, as_scales
+from .power import settled_power
 from .prior import as_prior
 from .solve import Conditions, predicted_errors, tap_offsets, total_error
 
@@ -167,6 +168,19 @@ class Basis:
         """Multiplications per output pixel and channel pair, over all scales."""
         return sum(stencil.taps for stencil in self.stencils)
 
+    @cached_property
+    def sources(self) -> tuple[int, ...]:
+        """For each scale the first one with the same functions: dilations share theirs, and layers their kernels."""
+        functions = [stencil.functions for stencil in self.stencils]
+        return tuple(
+            next(l for l in range(k + 1) if torch.equal(functions[l], functions[k])) for k in range(len(functions))
+        )
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether kernels are the same single pixel at all scales."""
+        return set(self.sources) == {0} and self.stencils[0].side == 1
+
     def dense(self) -> Tensor:
         """The paper's packing [F, S, K, ...]: one grid for all scales, zeros filled in, centre at (K - 1) // 2."""
         before = max(stencil.reach[0] for stencil in self.stencils)
@@ -260,6 +274,27 @@ class Basis:
         for stencil in self.stencils:
             state.update(stencil.functions.contiguous().numpy().tobytes())
         return state.hexdigest()
+
+    @cached_property
+    def power(self) -> float:
+        """What the basis does to the variance of deep ReLU features; layers divide their random weights by it.
+
+        Example:
+            >>> from scale_disco import DiscreteBasis
+            >>> round(DiscreteBasis(3, [1, 2]).power, 6)  # pixels: He's rule
+            9.0
+        """
+        return settled_power([(stencil.functions, stencil.dilation) for stencil in self.stencils])
+
+    @cached_property
+    def fingerprint(self) -> tuple[float, ...]:
+        """Three numbers per scale that tell bases apart and, unlike `digest`, bear rounding: compare within 1e-6."""
+        marks = []
+        for stencil in self.stencils:
+            numbers = stencil.functions.flatten()
+            probe = torch.cos(torch.arange(len(numbers), dtype=torch.float64) ** 1.3)
+            marks += [float(stencil.dilation), float(numbers.norm()), float(numbers @ probe)]
+        return tuple(marks)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write stencils and spec to a safetensors file, whole or not at all."""

@@ -1,0 +1,201 @@
+"""Networks ready for use: kernels multiplied out, batch norms folded, and files for other runtimes."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from .files import check_writable, written_atomically
+from .functional import Layout, check_input, convolve, kernels, lift, stencil_functions
+from .nn.conv import ScaleConvolution
+
+_PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+
+
+def bake(module: nn.Module) -> nn.Module:
+    """An inference copy of a layer or network: kernels multiplied out once, batch norms folded, basis gone.
+
+    Every scale convolution becomes plain convolutions with fixed kernels. A batch norm that directly follows a
+    convolution or linear layer, and nothing else does, is folded into it; others stay. The copy is in evaluation mode
+    and has no trainable weights in what was baked; the given module is untouched.
+
+    Norms are found by tracing `forward` symbolically. Where that fails (control flow that depends on data), they are
+    folded inside `nn.Sequential` only, and a warning says why.
+
+    Example:
+        >>> from scale_disco import DiscreteBasis
+        >>> from scale_disco.nn import ScaleBatchNorm2d, ScaleLift2d
+        >>> net = nn.Sequential(ScaleLift2d(3, 8, DiscreteBasis(3, [1, 2])), ScaleBatchNorm2d(8)).eval()
+        >>> images = torch.randn(1, 3, 16, 16)
+        >>> torch.allclose(bake(net)(images), net(images), atol=1e-5)
+        True
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"bake: expected a module, got {type(module).__name__}")
+    baked = copy.deepcopy(module).eval()
+    if isinstance(baked, ScaleConvolution):
+        return BakedConvolution(baked)
+    for layer_name, norm_name in _foldable(baked):
+        layer, norm = baked.get_submodule(layer_name), baked.get_submodule(norm_name)
+        _replace(baked, layer_name, _folded(layer, norm))
+        _replace(baked, norm_name, nn.Identity())
+    for name, layer in list(baked.named_modules(remove_duplicate=False)):
+        if isinstance(layer, ScaleConvolution):
+            _replace(baked, name, BakedConvolution(layer))
+    return baked
+
+
+class BakedConvolution(nn.Module):
+    """A scale convolution with fixed kernels; batch norm, if any, folded in."""
+
+    layout: Layout
+
+    def __init__(self, layer: ScaleConvolution, norm: _BatchNorm | None = None) -> None:
+        super().__init__()
+        self.who, self.layout, self.spatial_dims = type(layer).__name__, layer.layout, layer.spatial_dims
+        self.in_channels, self.scales = layer.in_channels, len(layer.basis.scales)
+        self.lifting = layer.weight.ndim == 3
+        weight = layer.weight.detach().double()
+        bias = None if layer.bias is None else layer.bias.detach().double()
+        if norm is not None:
+            factor, shift = _affine(norm)
+            weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
+            bias = shift if bias is None else bias * factor + shift
+        # A buffer per distinct kernel, as the layer has one per distinct stencil.
+        self._names = tuple(f"kernel{source}" for source in layer.basis.sources)
+        made = kernels(weight, stencil_functions(layer.basis, weight))
+        for name, kernel in dict(zip(self._names, made, strict=True)).items():
+            self.register_buffer(name, kernel.to(layer.weight).contiguous())
+        self.register_buffer("bias", None if bias is None else bias.to(layer.weight))
+
+    def forward(self, x: Tensor) -> Tensor:
+        ready = [self.get_buffer(name) for name in self._names]
+        scales = None if self.lifting else self.scales
+        check_input(self.who, x, ready[0], self.in_channels, self.spatial_dims, scales)
+        return (lift if self.lifting else convolve)(x, ready, self.get_buffer("bias"), self.layout)
+
+    def extra_repr(self) -> str:
+        return f"{self.who}, {self.in_channels} channels, {self.scales} scales"
+
+
+def export_program(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    """The baked network as a `torch.export` program that takes any batch and image size.
+
+    Example:
+        >>> from scale_disco import DiscreteBasis
+        >>> from scale_disco.nn import ScaleLift2d
+        >>> program = export_program(ScaleLift2d(1, 2, DiscreteBasis(3, [1, 2])), torch.randn(1, 1, 16, 16))
+        >>> program.module()(torch.randn(3, 1, 20, 24)).shape
+        torch.Size([3, 2, 2, 20, 24])
+    """
+    if len(example) == 1:  # torch takes an axis of length 1 for one that never changes
+        example = torch.cat([example, example])
+    free = torch.export.Dim.DYNAMIC
+    shape = {axis: free for axis in range(example.ndim) if axis != 1}
+    return torch.export.export(bake(module), (example,), dynamic_shapes=(shape,))
+
+
+def export_onnx(module: nn.Module, example: Tensor, path: str | os.PathLike[str]) -> None:
+    """Bake a network and write it as an ONNX file that takes any batch and image size.
+
+    The file is run once in onnxruntime on the example and refused where the outputs differ.
+
+    Args:
+        module: A layer or network with one image tensor as input.
+        example: Images of the kind it takes.
+        path: File to write, whole or not at all.
+    """
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 - torch needs it
+    except ImportError as error:
+        raise ImportError(f'ONNX needs its packages: pip install "scale-disco[onnx]" ({error})') from error
+    check_writable(path)
+    program = export_program(module, example)
+    made = torch.onnx.export(program, dynamo=True, input_names=["images"], output_names=["output"], verbose=False)
+    assert made is not None
+    with written_atomically(path) as draft:
+        made.save(str(draft), external_data=False)
+        session = onnxruntime.InferenceSession(str(draft), providers=["CPUExecutionProvider"])
+        (found,) = session.run(None, {"images": example.detach().numpy(force=True)})
+        with torch.no_grad():
+            expected = bake(module)(example)
+        found = torch.from_numpy(found).to(expected)
+        if not torch.allclose(found, expected, atol=1e-4, rtol=1e-3):
+            difference = float((found - expected).abs().max())
+            raise RuntimeError(f"export_onnx: onnxruntime's output differs from the network's by {difference:.3g}")
+
+
+def _affine(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """What a norm in evaluation does to each channel: x * factor + shift, in float64."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    factor = (norm.running_var.detach().double() + norm.eps).rsqrt()
+    if norm.weight is not None:
+        factor = factor * norm.weight.detach().double()
+    shift = -norm.running_mean.detach().double() * factor
+    return factor, shift if norm.bias is None else shift + norm.bias.detach().double()
+
+
+def _folded(layer: nn.Module, norm: nn.Module) -> nn.Module:
+    assert isinstance(norm, _BatchNorm)
+    if isinstance(layer, ScaleConvolution):
+        return BakedConvolution(layer, norm)
+    if isinstance(layer, nn.Linear):
+        return fuse_linear_bn_eval(layer, norm)
+    return fuse_conv_bn_eval(layer, norm)  # type: ignore[type-var]
+
+
+def _replace(module: nn.Module, name: str, new: nn.Module) -> None:
+    parent, _, own = name.rpartition(".")
+    setattr(module.get_submodule(parent), own, new)
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        ours = type(m).__module__.startswith(f"{__package__}.nn")
+        return ours or super().is_leaf_module(m, module_qualified_name)
+
+
+def _foldable(module: nn.Module) -> list[tuple[str, str]]:
+    """Names of layers and of the norms that alone follow them."""
+    try:
+        graph = _Tracer().trace(module)
+    except Exception as error:  # whatever a forward may raise when it meets a symbol instead of a tensor
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        warnings.warn(
+            f"bake: cannot trace {type(module).__name__}, norms are folded inside nn.Sequential only ({reason})",
+            stacklevel=3,
+        )
+        sequences = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Sequential)]
+        return [
+            (f"{name}.{a}".lstrip("."), f"{name}.{b}".lstrip("."))
+            for name, part in sequences
+            for (a, first), (b, second) in zip(part.named_children(), list(part.named_children())[1:], strict=False)
+            if _fits(first, second)
+        ]
+    calls = [node for node in graph.nodes if node.op == "call_module"]
+    layers: dict[Any, nn.Module] = {node: module.get_submodule(str(node.target)) for node in calls}
+    used = [id(layer) for layer in layers.values()]
+    found = []
+    for node in calls:
+        followers = list(node.users)
+        if len(followers) != 1 or followers[0] not in layers:
+            continue
+        first, second = layers[node], layers[followers[0]]
+        if _fits(first, second) and used.count(id(first)) == used.count(id(second)) == 1:
+            found.append((str(node.target), str(followers[0].target)))
+    return found
+
+
+def _fits(layer: nn.Module, norm: nn.Module) -> bool:
+    """Whether a norm can be folded into a layer: it follows channels, and has statistics."""
+    plain = type(layer) in _PLAIN or isinstance(layer, ScaleConvolution)
+    return plain and isinstance(norm, _BatchNorm) and norm.running_mean is not None

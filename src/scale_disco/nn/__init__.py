@@ -1,0 +1,35 @@
+"""Layers on feature maps [B, C, S, ...]: thin modules over `functional`, with the manners of `torch.nn`."""
+
+from .conv import ScaleConv1d, ScaleConv2d, ScaleConv3d, ScaleLift1d, ScaleLift2d, ScaleLift3d
+from .norm import ScaleBatchNorm1d, ScaleBatchNorm2d, ScaleBatchNorm3d, ScaleDropout
+from .pool import (
+    ScaleAvgPool1d,
+    ScaleAvgPool2d,
+    ScaleAvgPool3d,
+    ScaleMaxPool1d,
+    ScaleMaxPool2d,
+    ScaleMaxPool3d,
+    ScaleUpsample,
+)
+from .project import ScaleProject
+
+__all__ = [
+    "ScaleAvgPool1d",
+    "ScaleAvgPool2d",
+    "ScaleAvgPool3d",
+    "ScaleBatchNorm1d",
+    "ScaleBatchNorm2d",
+    "ScaleBatchNorm3d",
+    "ScaleConv1d",
+    "ScaleConv2d",
+    "ScaleConv3d",
+    "ScaleDropout",
+    "ScaleLift1d",
+    "ScaleLift2d",
+    "ScaleLift3d",
+    "ScaleMaxPool1d",
+    "ScaleMaxPool2d",
+    "ScaleMaxPool3d",
+    "ScaleProject",
+    "ScaleUpsample",
+]

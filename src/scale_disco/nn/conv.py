@@ -1,0 +1,285 @@
+"""Scale convolutions as modules: image to scales (lift) and scales to scales (conv)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..basis import Basis
+from ..functional import check_extent, check_input, convolve, kernels, lay_out, lift
+from .fixed import FixedTensors
+
+
+class ScaleConvolution(FixedTensors):
+    """What all scale convolutions share: weights [C', C / groups, (T,) F] over a basis, and how kernels are laid."""
+
+    spatial_dims: ClassVar[int]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        basis: Basis,
+        stride: int,
+        padding: str | int,
+        groups: int,
+        bias: bool,
+        padding_mode: str,
+        extent: tuple[int, ...],
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        who = type(self).__name__
+        if not isinstance(basis, Basis):
+            raise TypeError(f"{who}: expected a basis such as DiscreteBasis(3, scales), got {basis!r}")
+        if basis.spatial_dims != self.spatial_dims:
+            raise ValueError(f"{who}: expected a basis of {self.spatial_dims} spatial axes, got {basis.spatial_dims}")
+        self.layout = lay_out(who, basis, stride, padding, groups, padding_mode)
+        for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1 or channels % groups:
+                raise ValueError(f"{who}: {name} must be an integer >= 1 that {groups} groups divide, got {channels!r}")
+        self.in_channels, self.out_channels, self.basis = in_channels, out_channels, basis
+        self.stride, self.padding, self.groups, self.padding_mode = stride, padding, groups, padding_mode
+        shape = (out_channels, in_channels // groups, *extent, basis.num_functions)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        # A buffer per distinct stencil; the dilations of a discrete basis share one.
+        self._names = tuple(f"stencil{source}" for source in basis.sources)
+        self.fix({name: basis.stencils[k].functions for k, name in enumerate(self._names)}, self.weight)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Random weights that keep the variance through a deep ReLU network at every scale (He), no bias.
+
+        `basis.power` is what the basis does to the variance. All of it lies in the kernel's own scale: the weights of
+        neighbouring scales start at zero, since the last scale has no neighbours and would fade with every layer.
+        """
+        with torch.no_grad():
+            own = self.weight if self.weight.ndim == 3 else self.weight[:, :, 0]
+            self.weight.zero_()
+            own.normal_(0, math.sqrt(2 / (self.weight.shape[1] * self.basis.power)))
+            if self.bias is not None:
+                self.bias.zero_()
+
+    def kernels(self) -> list[Tensor]:
+        """The kernel of every scale, [(T,) C', C / groups, side, ...]."""
+        return kernels(self.weight, [self.get_buffer(name) for name in self._names])
+
+    def get_extra_state(self) -> Tensor:
+        """Which basis the weights belong to, as JSON in bytes: a tensor, so that every file format can hold it."""
+        text = json.dumps({"spec": self.basis.spec, "fingerprint": self.basis.fingerprint}, sort_keys=True)
+        return torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Refuse weights that were made with another basis."""
+        who = type(self).__name__
+        try:
+            said = json.loads(bytes(state.tolist()))
+            spec, fingerprint = said["spec"], [float(number) for number in said["fingerprint"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{who}: the checkpoint's note on its basis is damaged ({error})") from error
+        mine = self.basis.fingerprint
+        if len(mine) != len(fingerprint) or not all(
+            math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(mine, fingerprint, strict=True)
+        ):
+            raise ValueError(
+                f"{who}: the checkpoint was made with another basis: {json.dumps(spec, sort_keys=True)}; "
+                f"this layer has {json.dumps(self.basis.spec, sort_keys=True)}"
+            )
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
+        note = f"{prefix}_extra_state"
+        if note in missing:  # plain weights without the note, such as those of an ordinary network, are welcome
+            missing.remove(note)
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.in_channels}, {self.out_channels}, {self.basis!r}"]
+        defaults = {"stride": 1, "padding": "same", "groups": 1, "padding_mode": "zeros"}
+        parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
+        if self.bias is None:
+            parts.append("bias=False")
+        if self.weight.ndim == 4 and self.weight.shape[2] > 1:
+            parts.append(f"scale_extent={self.weight.shape[2]}")
+        return ", ".join(parts)
+
+
+class _ScaleLift(ScaleConvolution):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        basis: Basis,
+        stride: int = 1,
+        padding: str | int = "same",
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, basis, stride, padding, groups, bias, padding_mode, (), device, dtype
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_input(type(self).__name__, x, self.weight, self.in_channels, self.spatial_dims)
+        return lift(x, self.kernels(), self.bias, self.layout)
+
+
+class _ScaleConv(ScaleConvolution):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        basis: Basis,
+        stride: int = 1,
+        padding: str | int = "same",
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        scale_extent: int = 1,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if isinstance(basis, Basis):
+            check_extent(type(self).__name__, scale_extent, len(basis.scales))
+        super().__init__(
+            in_channels,
+            out_channels,
+            basis,
+            stride,
+            padding,
+            groups,
+            bias,
+            padding_mode,
+            (scale_extent,),
+            device,
+            dtype,
+        )
+        self.scale_extent = scale_extent
+
+    def forward(self, x: Tensor) -> Tensor:
+        scales = len(self._names)
+        check_input(type(self).__name__, x, self.weight, self.in_channels, self.spatial_dims, scales)
+        return convolve(x, self.kernels(), self.bias, self.layout)
+
+
+class ScaleLift1d(_ScaleLift):
+    """Convolve a signal with one kernel at every scale: [B, C, W] -> [B, C', S, W']. See `ScaleLift2d`.
+
+    Example:
+        >>> from scale_disco import DiscreteBasis
+        >>> lift = ScaleLift1d(2, 8, DiscreteBasis(3, [1, 2, 4], spatial_dims=1))
+        >>> lift(torch.randn(2, 2, 64)).shape
+        torch.Size([2, 8, 3, 64])
+    """
+
+    spatial_dims = 1
+
+
+class ScaleLift2d(_ScaleLift):
+    """Convolve an image with one kernel at every scale: [B, C, H, W] -> [B, C', S, H', W'].
+
+    Shrinking the input by a scale of the basis moves the output along S and shrinks it in space (Eq. 7 of the paper).
+    Between scales of integer ratio the equality is exact.
+
+    Args:
+        in_channels: Channels of the image.
+        out_channels: Channels of the feature map, at every scale.
+        basis: Stencils and scales; fixes the kernel size.
+        stride: Step between output pixels. For equivariance through a network prefer `ScaleAvgPool2d`.
+        padding: "same" keeps H and W at every scale (divided by the stride, rounded up); "valid" keeps what the
+            largest stencil covers; a number of pixels pads the image as for the largest stencil.
+        groups: Groups of channels that do not see each other.
+        bias: Whether to add a number to each output channel, the same at all scales.
+        padding_mode: What lies outside the image: zeros, circular, reflect or replicate.
+        device: Of the parameters.
+        dtype: Of the parameters.
+
+    Example:
+        >>> from scale_disco import DiscreteBasis
+        >>> lift = ScaleLift2d(3, 8, DiscreteBasis(3, [1, 2, 4]))
+        >>> lift(torch.randn(2, 3, 32, 32)).shape
+        torch.Size([2, 8, 3, 32, 32])
+    """
+
+    spatial_dims = 2
+
+
+class ScaleLift3d(_ScaleLift):
+    """Convolve a volume with one kernel at every scale: [B, C, D, H, W] -> [B, C', S, D', H', W']. See `ScaleLift2d`.
+
+    Example:
+        >>> from scale_disco import DiscreteBasis
+        >>> lift = ScaleLift3d(1, 4, DiscreteBasis(3, [1, 2], spatial_dims=3))
+        >>> lift(torch.randn(1, 1, 8, 8, 8)).shape
+        torch.Size([1, 4, 2, 8, 8, 8])
+    """
+
+    spatial_dims = 3
+
+
+class ScaleConv1d(_ScaleConv):
+    """Scale convolution of a feature map of signals: [B, C, S, W] -> [B, C', S, W']. See `ScaleConv2d`.
+
+    Example:
+        >>> from scale_disco import DiscreteBasis
+        >>> conv = ScaleConv1d(4, 8, DiscreteBasis(3, [1, 2, 4], spatial_dims=1), scale_extent=2)
+        >>> conv(torch.randn(2, 4, 3, 64)).shape
+        torch.Size([2, 8, 3, 64])
+    """
+
+    spatial_dims = 1
+
+
+class ScaleConv2d(_ScaleConv):
+    """Scale convolution of a feature map (Eq. 3): [B, C, S, H, W] -> [B, C', S, H', W'].
+
+    Output scale k sees input scales k, ..., k + T - 1 through kernels enlarged by scale k, zeros past the last scale.
+    What was shifted along S and shrunk in space at the input is so at the output, exactly between scales of integer
+    ratio. With a one-pixel basis, `DiscreteBasis(1, scales)`, it is one ordinary 1x1 convolution.
+
+    Args:
+        in_channels: Channels of the input, at every scale.
+        out_channels: Channels of the output, at every scale.
+        basis: Stencils and scales; fixes the kernel size.
+        stride: Step between output pixels. For equivariance through a network prefer `ScaleAvgPool2d`.
+        padding: "same", "valid" or pixels, as in `ScaleLift2d`.
+        groups: Groups of channels that do not see each other; `in_channels` for a depthwise convolution.
+        bias: Whether to add a number to each output channel, the same at all scales.
+        padding_mode: What lies outside the image: zeros, circular, reflect or replicate.
+        scale_extent: T, how many neighbouring scales each output sees.
+        device: Of the parameters.
+        dtype: Of the parameters.
+
+    Example:
+        >>> from scale_disco import DiscreteBasis
+        >>> conv = ScaleConv2d(16, 32, DiscreteBasis(3, [1, 2, 4]), scale_extent=2)
+        >>> conv(torch.randn(2, 16, 3, 32, 32)).shape
+        torch.Size([2, 32, 3, 32, 32])
+    """
+
+    spatial_dims = 2
+
+
+class ScaleConv3d(_ScaleConv):
+    """Scale convolution of a feature map of volumes: [B, C, S, D, H, W] -> [B, C', S, D', H', W']. See `ScaleConv2d`.
+
+    Example:
+        >>> from scale_disco import DiscreteBasis
+        >>> conv = ScaleConv3d(2, 4, DiscreteBasis(3, [1, 2], spatial_dims=3))
+        >>> conv(torch.randn(1, 2, 2, 8, 8, 8)).shape
+        torch.Size([1, 4, 2, 8, 8, 8])
+    """
+
+    spatial_dims = 3

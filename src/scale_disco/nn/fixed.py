@@ -1,0 +1,36 @@
+"""Tensors that belong to a layer and are neither trained nor saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+
+class FixedTensors(nn.Module):
+    """A module with fixed tensors: buffers outside the `state_dict`, cast anew from float64 whenever the module moves.
+
+    So a module that was in half precision and comes back has lost nothing of them, and one that was built on the meta
+    device gets them with its weights.
+    """
+
+    def fix(self, tensors: Mapping[str, Tensor], like: Tensor) -> None:
+        """Keep float64 tensors under these names, on the device and in the type of another tensor."""
+        self._fixed = dict(tensors)
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor.to(like), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, tensor in self._fixed.items():
+            self._buffers[name] = tensor.to(self.get_buffer(name))
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        weight = next(self.parameters(recurse=False), torch.empty(0))
+        for name, tensor in self._fixed.items():
+            if self.get_buffer(name).is_meta:  # built on the meta device, its weights just assigned
+                self._buffers[name] = tensor.to(weight)

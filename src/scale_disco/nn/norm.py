@@ -1,0 +1,74 @@
+"""Batch norm and dropout that treat all scales alike, as equivariance asks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..fold import fold, unfold
+
+
+class _ScaleBatchNorm(nn.modules.batchnorm._BatchNorm):
+    spatial_dims: ClassVar[int]
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_maps(type(self).__name__, x, self.spatial_dims, self.num_features)
+        return unfold(super().forward(fold(x)), x.shape[2])
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Checked before folding, where the error can name the scale axis."""
+
+
+class ScaleBatchNorm1d(_ScaleBatchNorm):
+    """Batch norm of [B, C, S, W] with statistics over batch, scales and space. See `ScaleBatchNorm2d`."""
+
+    spatial_dims = 1
+
+
+class ScaleBatchNorm2d(_ScaleBatchNorm):
+    """Batch norm of [B, C, S, H, W] with one mean and variance per channel, over batch, scales and space.
+
+    Statistics of their own for every scale would tell the scales apart and end the equivariance. Arguments,
+    parameters and buffers are those of `torch.nn.BatchNorm2d`.
+
+    Example:
+        >>> ScaleBatchNorm2d(8)(torch.randn(2, 8, 3, 16, 16)).shape
+        torch.Size([2, 8, 3, 16, 16])
+    """
+
+    spatial_dims = 2
+
+
+class ScaleBatchNorm3d(_ScaleBatchNorm):
+    """Batch norm of [B, C, S, D, H, W] with statistics over batch, scales and space. See `ScaleBatchNorm2d`."""
+
+    spatial_dims = 3
+
+
+class ScaleDropout(nn.modules.dropout._DropoutNd):
+    """Zero whole channels of [B, C, S, ...] at random, at all scales and places together.
+
+    A channel dropped at one scale only would look like a feature of that scale.
+
+    Args:
+        p: Probability of a channel to be dropped.
+        inplace: Whether to overwrite the input.
+
+    Example:
+        >>> x = ScaleDropout(0.5)(torch.ones(1, 64, 3, 4, 4))
+        >>> bool((x.flatten(2).amin(2) == x.flatten(2).amax(2)).all())
+        True
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        drop = torch.feature_dropout_ if self.inplace else torch.feature_dropout
+        return drop(x, self.p, self.training)
+
+
+def check_maps(who: str, x: Tensor, dims: int, channels: int | None = None) -> None:
+    """Refuse what is no feature map of so many spatial axes (and channels), in one line."""
+    if x.ndim != dims + 3 or channels not in (None, x.shape[1]):
+        axes = f"[B, C, S, {', '.join('DHW'[3 - dims :])}]" + (f" with C = {channels}" if channels else "")
+        raise ValueError(f"{who}: expected input {axes}, got shape {tuple(x.shape)}")

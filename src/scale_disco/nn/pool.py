@@ -1,0 +1,224 @@
+"""Pooling and upsampling of feature maps, scale by scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..basis import DiscreteBasis
+from ..basis.stencil import CONVOLUTION
+from ..fold import fold, unfold
+from ..scales import Scales, as_scales
+from .fixed import FixedTensors
+from .norm import check_maps
+
+_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+_AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+_INTERPOLATION = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}, "cubic": {2: "bicubic"}}
+
+
+class _ScalePool(FixedTensors):
+    """Windows of one size at all scales, or (`scales`) windows that grow with the scale like the kernels."""
+
+    spatial_dims: ClassVar[int]
+
+    def __init__(
+        self,
+        kernel_size: int,
+        stride: int | None = None,
+        padding: int = 0,
+        *,
+        scales: Scales | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        who = type(self).__name__
+        stride = kernel_size if stride is None else stride
+        for name, value, least in (("kernel_size", kernel_size, 1), ("stride", stride, 1), ("padding", padding, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{who}: {name} must be an integer >= {least}, got {value!r}")
+        if 2 * padding > kernel_size:
+            raise ValueError(f"{who}: padding must be at most half of kernel_size {kernel_size}, got {padding}")
+        if scales is not None and padding != (kernel_size - 1) // 2:
+            raise ValueError(
+                f"{who}: windows that follow the scale stay centred: padding must be {(kernel_size - 1) // 2} for "
+                f"kernel_size {kernel_size}, got {padding}"
+            )
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.scales = None if scales is None else as_scales(scales)
+        self.fix({}, torch.empty(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_maps(type(self).__name__, x, self.spatial_dims)
+        if self.scales is None:
+            return unfold(self._fixed_window(fold(x)), x.shape[2])
+        if x.shape[2] != len(self.scales):
+            raise ValueError(
+                f"{type(self).__name__}: expected input [B, C, S, ...] with S = {len(self.scales)} (its scales), "
+                f"got shape {tuple(x.shape)}"
+            )
+        maps = x.movedim(2, 0).unbind(0)
+        return unfold(torch.cat([self._window(maps[k], k) for k in range(len(maps))]), x.shape[2])
+
+    def _fixed_window(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _window(self, x: Tensor, k: int) -> Tensor:
+        raise NotImplementedError
+
+    def _pads(self, before: int, after: int) -> tuple[int, ...]:
+        """Padding for a window that reaches so far, with as many output pixels as the window of the first scale."""
+        return (before, after + 2 * self.padding + 1 - self.kernel_size) * self.spatial_dims
+
+    def extra_repr(self) -> str:
+        follows = "" if self.scales is None else f", scales={self.scales}"
+        return f"{self.kernel_size}, stride={self.stride}, padding={self.padding}{follows}"
+
+
+class _ScaleMaxPool(_ScalePool):
+    def _fixed_window(self, x: Tensor) -> Tensor:
+        return _MAX_POOL[self.spatial_dims](x, self.kernel_size, self.stride, self.padding)
+
+    def _window(self, x: Tensor, k: int) -> Tensor:
+        assert self.scales is not None
+        dilation = max(round(self.scales.ratio(k)), 1)
+        centre = (self.kernel_size - 1) // 2
+        pads = self._pads(centre * dilation, (self.kernel_size - 1 - centre) * dilation)
+        x = F.pad(x, pads, value=float("-inf"))
+        return _MAX_POOL[self.spatial_dims](x, self.kernel_size, self.stride, 0, dilation)
+
+
+class _ScaleAvgPool(_ScalePool):
+    def __init__(
+        self,
+        kernel_size: int,
+        stride: int | None = None,
+        padding: int = 0,
+        *,
+        scales: Scales | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(kernel_size, stride, padding, scales=scales)
+        if self.scales is not None:
+            # A window is a kernel of ones: the discrete basis says what becomes of it at the other scales.
+            basis = DiscreteBasis(kernel_size, self.scales, spatial_dims=self.spatial_dims)
+            windows = [stencil.functions.sum(0) for stencil in basis.stencils]
+            self._dilations = tuple(stencil.dilation for stencil in basis.stencils)
+            self._reaches = tuple(stencil.reach for stencil in basis.stencils)
+            self.fix({f"window{k}": window / window.sum() for k, window in enumerate(windows)}, torch.empty(0))
+
+    def _fixed_window(self, x: Tensor) -> Tensor:
+        return _AVG_POOL[self.spatial_dims](x, self.kernel_size, self.stride, self.padding)
+
+    def _window(self, x: Tensor, k: int) -> Tensor:
+        window = self.get_buffer(f"window{k}").to(x)
+        channels = x.shape[1]
+        x = F.pad(x, self._pads(*self._reaches[k]), mode="replicate")
+        kernel = window.expand(channels, 1, *window.shape)
+        return CONVOLUTION[self.spatial_dims](
+            x, kernel, stride=self.stride, dilation=self._dilations[k], groups=channels
+        )
+
+
+class ScaleMaxPool1d(_ScaleMaxPool):
+    """Maximum over windows of [B, C, S, W], scale by scale. See `ScaleMaxPool2d`."""
+
+    spatial_dims = 1
+
+
+class ScaleMaxPool2d(_ScaleMaxPool):
+    """Maximum over windows of [B, C, S, H, W], scale by scale.
+
+    Windows have one size at all scales, or follow the scale: dilated by its ratio to the first one, rounded to an
+    integer. Then, between scales of integer ratio, pooling commutes with subsampling exactly, as the kernels do.
+
+    Args:
+        kernel_size: Side of the window, at the first scale.
+        stride: Step between windows; the side of the window by default.
+        padding: Pixels around the image, of no value; `(kernel_size - 1) // 2` where windows follow the scale.
+        scales: Scales to follow; None for windows of one size.
+
+    Example:
+        >>> ScaleMaxPool2d(2, scales=[1, 2, 4])(torch.randn(2, 8, 3, 16, 16)).shape
+        torch.Size([2, 8, 3, 8, 8])
+    """
+
+    spatial_dims = 2
+
+
+class ScaleMaxPool3d(_ScaleMaxPool):
+    """Maximum over windows of [B, C, S, D, H, W], scale by scale. See `ScaleMaxPool2d`."""
+
+    spatial_dims = 3
+
+
+class ScaleAvgPool1d(_ScaleAvgPool):
+    """Mean over windows of [B, C, S, W], scale by scale. See `ScaleAvgPool2d`."""
+
+    spatial_dims = 1
+
+
+class ScaleAvgPool2d(_ScaleAvgPool):
+    """Mean over windows of [B, C, S, H, W], scale by scale: the way down that keeps most of the equivariance.
+
+    Windows have one size at all scales, or follow the scale: a window is a kernel of ones, enlarged as
+    `DiscreteBasis` enlarges kernels, dilated where ratios are integers and optimal elsewhere.
+
+    Args:
+        kernel_size: Side of the window, at the first scale.
+        stride: Step between windows; the side of the window by default.
+        padding: Pixels of zeros around the image. Where windows follow the scale it is `(kernel_size - 1) // 2`, and
+            the image is continued by its edge.
+        scales: Scales to follow; None for windows of one size.
+
+    Example:
+        >>> ScaleAvgPool2d(2)(torch.randn(2, 8, 3, 16, 16)).shape
+        torch.Size([2, 8, 3, 8, 8])
+    """
+
+    spatial_dims = 2
+
+
+class ScaleAvgPool3d(_ScaleAvgPool):
+    """Mean over windows of [B, C, S, D, H, W], scale by scale. See `ScaleAvgPool2d`."""
+
+    spatial_dims = 3
+
+
+class ScaleUpsample(nn.Module):
+    """Enlarge feature maps in space, scale by scale: the counterpart of average pooling, for decoders.
+
+    Follow it by a scale convolution. A strided transposed convolution is not offered: its kernels at even dilations
+    would never reach the pixels between those of the input.
+
+    Args:
+        scale_factor: How much larger the maps become; `forward` may be given a size instead.
+        mode: "linear" (default), "nearest", "nearest-exact", or "cubic" for images.
+
+    Example:
+        >>> ScaleUpsample(2)(torch.randn(2, 8, 3, 16, 16)).shape
+        torch.Size([2, 8, 3, 32, 32])
+    """
+
+    def __init__(self, scale_factor: float = 2, mode: str = "linear") -> None:
+        super().__init__()
+        if isinstance(scale_factor, bool) or not isinstance(scale_factor, (int, float)) or not scale_factor > 0:
+            raise ValueError(f"ScaleUpsample: scale_factor must be a positive number, got {scale_factor!r}")
+        modes = ("nearest", "nearest-exact", *_INTERPOLATION)
+        if mode not in modes:
+            raise ValueError(f"ScaleUpsample: mode must be one of {', '.join(modes)}, got {mode!r}")
+        self.scale_factor, self.mode = scale_factor, mode
+
+    def forward(self, x: Tensor, size: Sequence[int] | None = None) -> Tensor:
+        dims = x.ndim - 3
+        if dims not in (1, 2, 3) or (self.mode == "cubic" and dims != 2):
+            spatial = "2 spatial axes" if self.mode == "cubic" else "1 to 3 spatial axes"
+            raise ValueError(f"ScaleUpsample: expected input [B, C, S, ...] with {spatial}, got shape {tuple(x.shape)}")
+        mode = _INTERPOLATION[self.mode][dims] if self.mode in _INTERPOLATION else self.mode
+        factor = self.scale_factor if size is None else None
+        return unfold(F.interpolate(fold(x), size, factor, mode), x.shape[2])
+
+    def extra_repr(self) -> str:
+        return f"{self.scale_factor}, mode={self.mode!r}"
