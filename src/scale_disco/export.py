@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import os
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.fx.experimental._config
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
@@ -99,7 +101,8 @@ def export_program(module: nn.Module, example: Tensor) -> torch.export.ExportedP
         example = torch.cat([example, example])
     free = torch.export.Dim.DYNAMIC
     shape = {axis: free for axis in range(example.ndim) if axis != 1}
-    return torch.export.export(bake(module), (example,), dynamic_shapes=(shape,))
+    with _any_batch():
+        return torch.export.export(bake(module), (example,), dynamic_shapes=(shape,))
 
 
 def export_onnx(module: nn.Module, example: Tensor, path: str | os.PathLike[str]) -> None:
@@ -131,6 +134,15 @@ def export_onnx(module: nn.Module, example: Tensor, path: str | os.PathLike[str]
         if not torch.allclose(found, expected, atol=1e-4, rtol=1e-3):
             difference = float((found - expected).abs().max())
             raise RuntimeError(f"export_onnx: onnxruntime's output differs from the network's by {difference:.3g}")
+
+
+def _any_batch() -> AbstractContextManager[Any]:
+    """Let torch.export trace without assuming that a batch has more than one image, where this torch can."""
+    config: Any = torch.fx.experimental._config
+    if not hasattr(config, "backed_size_oblivious"):
+        return nullcontext()
+    patched: AbstractContextManager[Any] = config.patch(backed_size_oblivious=True)
+    return patched
 
 
 def _affine(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
@@ -166,6 +178,8 @@ class _Tracer(fx.Tracer):
 
 def _foldable(module: nn.Module) -> list[tuple[str, str]]:
     """Names of layers and of the norms that alone follow them."""
+    if not any(isinstance(part, _BatchNorm) and part is not module for part in module.modules()):
+        return []
     try:
         graph = _Tracer().trace(module)
     except Exception as error:  # whatever a forward may raise when it meets a symbol instead of a tensor

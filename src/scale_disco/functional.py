@@ -110,23 +110,33 @@ def scale_conv(
 def kernels(weight: Tensor, functions: Sequence[Tensor]) -> list[Tensor]:
     """Weights times stencils, a kernel per scale: [C', C / groups, side, ...], or with T in front.
 
-    Scales with the very same functions, such as the dilations of a discrete basis, share their kernel.
+    Scales with the very same functions, such as the dilations of a discrete basis, share their kernel. Half precision
+    is for convolutions: kernels are multiplied out in the precision of the functions and rounded once.
     """
+    if torch.is_autocast_enabled(weight.device.type):
+        with torch.autocast(weight.device.type, enabled=False):
+            return kernels(weight, functions)
+    exact = weight.to(functions[0].dtype)
     if weight.ndim == 4:
-        weight = weight.movedim(2, 0)  # so that the kernel of each t lies in one piece
+        exact = exact.movedim(2, 0)  # so that the kernel of each t lies in one piece
     made: list[Tensor] = []
     for k, stencil in enumerate(functions):
         same = next((l for l in range(k) if functions[l] is stencil), None)
-        made.append(torch.tensordot(weight, stencil, dims=1) if same is None else made[same])
+        made.append(torch.tensordot(exact, stencil, dims=1).to(weight.dtype) if same is None else made[same])
     return made
 
 
 def stencil_functions(basis: Basis, weight: Tensor) -> list[Tensor]:
-    """The functions of every scale, as the weights are; scales with equal numbers get the same tensor."""
+    """The functions of every scale where the weights are; scales with equal numbers get the same tensor."""
     placed: list[Tensor] = []
     for k, source in enumerate(basis.sources):
-        placed.append(placed[source] if source < k else basis.stencils[k].functions.to(weight))
+        placed.append(placed[source] if source < k else at_least_single(basis.stencils[k].functions, weight))
     return placed
+
+
+def at_least_single(x: Tensor, like: Tensor) -> Tensor:
+    """A tensor on the device and in the type of another, but not in half precision."""
+    return x.to(like.device, torch.promote_types(like.dtype, torch.float32))
 
 
 def lift(x: Tensor, kernels: Sequence[Tensor], bias: Tensor | None, layout: Layout) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..resample import canonical_mode
 from ..scales import Scales, as_scales
+from .cpu import on_cpu
 from .descent import descend
 from .prior import CorrelatedNoise, Prior, TooFewPixelsError, as_prior
 from .solve import Conditions, plan, predicted_errors, solve, total_error
@@ -63,6 +64,7 @@ class DiscreteBasis(Basis):
 
     kind = "discrete"
 
+    @on_cpu
     def __init__(
         self,
         kernel_size: int,

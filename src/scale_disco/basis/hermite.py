@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..scales import Scales
+from .cpu import on_cpu
 from .sampled import Presets, SampledBasis, centred, check_count, check_positive, find_preset, mnist_scales
 from .stencil import check_kernel_size
 
@@ -77,6 +78,7 @@ class HermiteBasis(SampledBasis):
         )
 
 
+@on_cpu
 def hermite_mixing(
     kernel_size: int, sigma: float, *, max_order: int | None = None, mult: float | None = None
 ) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..scales import Scales, as_scales
+from .cpu import on_cpu
 from .stencil import Basis, Stencil, check_kernel_size
 
 # A function this much smaller at the first scale than at another is rounding noise there, not a shape to divide by.
@@ -55,6 +56,7 @@ class SampledBasis(Basis):
 
     presets: ClassVar[Presets] = {}
 
+    @on_cpu
     def __init__(
         self,
         kernel_size: int,

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..files import written_atomically
 from ..resample import canonical_mode
 from ..scales import Scales, as_scales
+from .cpu import on_cpu
 from .power import settled_power
 from .prior import as_prior
 from .solve import Conditions, predicted_errors, tap_offsets, total_error
@@ -228,6 +229,7 @@ class Basis:
             recombined._conditions = self._conditions
         return recombined
 
+    @on_cpu
     def pair_errors(
         self,
         *,
@@ -276,6 +278,7 @@ class Basis:
         return state.hexdigest()
 
     @cached_property
+    @on_cpu
     def power(self) -> float:
         """What the basis does to the variance of deep ReLU features; layers divide their random weights by it.
 
@@ -287,6 +290,7 @@ class Basis:
         return settled_power([(stencil.functions, stencil.dilation) for stencil in self.stencils])
 
     @cached_property
+    @on_cpu
     def fingerprint(self) -> tuple[float, ...]:
         """Three numbers per scale that tell bases apart and, unlike `digest`, bear rounding: compare within 1e-6."""
         marks = []

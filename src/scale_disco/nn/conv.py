@@ -258,7 +258,7 @@ class ScaleConv2d(_ScaleConv):
         groups: Groups of channels that do not see each other; `in_channels` for a depthwise convolution.
         bias: Whether to add a number to each output channel, the same at all scales.
         padding_mode: What lies outside the image: zeros, circular, reflect or replicate.
-        scale_extent: T, how many neighbouring scales each output sees.
+        scale_extent: T, how many neighbouring scales each output sees; more than one supposes equal steps between them.
         device: Of the parameters.
         dtype: Of the parameters.
 

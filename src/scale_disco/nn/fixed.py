@@ -8,6 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from ..functional import at_least_single
+
 
 class FixedTensors(nn.Module):
     """A module with fixed tensors: buffers outside the `state_dict`, cast anew from float64 whenever the module moves.
@@ -17,15 +19,15 @@ class FixedTensors(nn.Module):
     """
 
     def fix(self, tensors: Mapping[str, Tensor], like: Tensor) -> None:
-        """Keep float64 tensors under these names, on the device and in the type of another tensor."""
+        """Keep float64 tensors under these names, on the device and in the (at least single) precision of another."""
         self._fixed = dict(tensors)
         for name, tensor in tensors.items():
-            self.register_buffer(name, tensor.to(like), persistent=False)
+            self.register_buffer(name, at_least_single(tensor, like), persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, tensor in self._fixed.items():
-            self._buffers[name] = tensor.to(self.get_buffer(name))
+            self._buffers[name] = at_least_single(tensor, self.get_buffer(name))
         return self
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
@@ -33,4 +35,4 @@ class FixedTensors(nn.Module):
         weight = next(self.parameters(recurse=False), torch.empty(0))
         for name, tensor in self._fixed.items():
             if self.get_buffer(name).is_meta:  # built on the meta device, its weights just assigned
-                self._buffers[name] = tensor.to(weight)
+                self._buffers[name] = at_least_single(tensor, weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -16,8 +16,14 @@ from ..scales import Scales, as_scales
 from .fixed import FixedTensors
 from .norm import check_maps
 
-_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-_AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+
+def _max_pool1d(x: Tensor, size: int, stride: int, padding: int = 0, dilation: int = 1) -> Tensor:
+    """As `F.max_pool1d`, which torch.export pins to one width."""
+    return F.max_pool2d(x[..., None], (size, 1), (stride, 1), (padding, 0), (dilation, 1))[..., 0]
+
+
+_MAX_POOL: dict[int, Callable[..., Tensor]] = {1: _max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+_AVG_POOL: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _INTERPOLATION = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}, "cubic": {2: "bicubic"}}
 
 
@@ -110,6 +116,8 @@ class _ScaleAvgPool(_ScalePool):
             self.fix({f"window{k}": window / window.sum() for k, window in enumerate(windows)}, torch.empty(0))
 
     def _fixed_window(self, x: Tensor) -> Tensor:
+        if self.spatial_dims == 3 and x.device.type == "cpu" and x.dtype in (torch.float16, torch.bfloat16):
+            raise TypeError(f"{type(self).__name__}: torch has no average of {x.dtype} volumes on CPU; use float32")
         return _AVG_POOL[self.spatial_dims](x, self.kernel_size, self.stride, self.padding)
 
     def _window(self, x: Tensor, k: int) -> Tensor:

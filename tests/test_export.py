@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from scale_disco import DiscreteBasis, HermiteBasis, bake
+from scale_disco import nn as snn
+from scale_disco.export import BakedConvolution, export_onnx, export_program
+from tests.conftest import ROOT_2
+from tests.nn.cases import CASES
+from tests.nn.test_every_layer import everything
+
+BASIS = DiscreteBasis(3, ROOT_2)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_baked_layer_gives_the_same(case):
+    layer, x = case.layer(), case.input()
+    before = copy.deepcopy(layer.state_dict())
+    baked = bake(layer)
+    torch.testing.assert_close(baked(x), layer(x), rtol=1e-5, atol=1e-5)
+    assert not any(isinstance(part, snn.conv.ScaleConvolution) for part in baked.modules())
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name])
+    torch.testing.assert_close(pickle.loads(pickle.dumps(baked))(x), baked(x))
+
+
+def norms(module):
+    return [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+
+
+def test_a_baked_network_has_no_norms_and_no_basis():
+    net, images = everything(), torch.randn(2, 3, 20, 20)
+    net.train()
+    baked = bake(net)
+    assert net.training
+    assert len(norms(net)) == 2
+    assert not norms(baked)
+    assert not any(hasattr(part, "basis") for part in baked.modules())
+    assert not baked.training
+    torch.testing.assert_close(baked(images), net.eval()(images), rtol=1e-5, atol=1e-5)
+
+
+class Branching(nn.Module):
+    """Norms that follow convolutions, and one that cannot be folded: its convolution is also used without it."""
+
+    def __init__(self):
+        super().__init__()
+        self.lift = snn.ScaleLift2d(1, 4, BASIS)
+        self.first, self.second = snn.ScaleBatchNorm2d(4), snn.ScaleBatchNorm2d(4)
+        self.conv = snn.ScaleConv2d(4, 4, BASIS, bias=False)
+        self.plain, self.third = nn.Conv2d(4, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.head, self.last = nn.Linear(4, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        lifted = self.lift(x)
+        x = self.first(lifted) + lifted
+        x = self.second(self.conv(x)).amax(2)
+        return self.last(self.head(self.third(self.plain(x)).mean((2, 3))))
+
+
+def trained(net):
+    for part in norms(net):
+        nn.init.uniform_(part.running_mean, -1, 1)
+        nn.init.uniform_(part.running_var, 0.5, 2)
+        nn.init.uniform_(part.weight, -1, 1)
+        nn.init.uniform_(part.bias, -1, 1)
+    return net.eval()
+
+
+def test_only_norms_that_alone_follow_are_folded():
+    net, images = trained(Branching()), torch.randn(2, 1, 16, 16)
+    baked = bake(net)
+    assert norms(baked) == [baked.first]
+    torch.testing.assert_close(baked(images), net(images), rtol=1e-4, atol=1e-5)
+
+
+class Untraceable(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(snn.ScaleLift2d(1, 4, BASIS), snn.ScaleBatchNorm2d(4), nn.ReLU())
+        self.conv, self.norm = snn.ScaleConv2d(4, 4, BASIS), snn.ScaleBatchNorm2d(4)
+
+    def forward(self, x):
+        x = self.norm(self.conv(self.body(x)))
+        return x if x.sum() > 0 else -x
+
+
+def test_a_network_that_cannot_be_traced_is_baked_with_a_warning():
+    net, images = trained(Untraceable()), torch.randn(2, 1, 16, 16)
+    with pytest.warns(UserWarning, match="bake: cannot trace Untraceable, norms are folded inside nn.Sequential only"):
+        baked = bake(net)
+    assert norms(baked) == [baked.norm]
+    torch.testing.assert_close(baked(images), net(images), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_used_twice_is_baked_and_its_norms_are_kept():
+    conv = snn.ScaleConv2d(4, 4, BASIS)
+    net = trained(nn.Sequential(conv, snn.ScaleBatchNorm2d(4), nn.ReLU(), conv, snn.ScaleBatchNorm2d(4)))
+    maps = torch.randn(1, 4, 3, 12, 12)
+    baked = bake(net)
+    assert len(norms(baked)) == 2
+    torch.testing.assert_close(baked(maps), net(maps), rtol=1e-4, atol=1e-5)
+
+
+def test_a_norm_without_statistics_stays():
+    net = nn.Sequential(snn.ScaleLift2d(1, 4, BASIS), snn.ScaleBatchNorm2d(4, track_running_stats=False)).eval()
+    images = torch.randn(2, 1, 12, 12)
+    assert len(norms(bake(net))) == 1
+    torch.testing.assert_close(bake(net)(images), net(images))
+
+
+def test_dilations_share_their_kernel():
+    baked = bake(snn.ScaleConv2d(4, 4, BASIS))
+    assert isinstance(baked, BakedConvolution)
+    assert [name for name, _ in baked.named_buffers()] == ["kernel0", "kernel1", "bias"]
+
+
+def test_baked_layers_check_their_input():
+    with pytest.raises(ValueError, match=r"ScaleConv2d: expected input \[B, C, S, H, W\] with S = 3"):
+        bake(snn.ScaleConv2d(4, 4, BASIS))(torch.rand(1, 4, 2, 8, 8))
+    with pytest.raises(TypeError, match="bake: expected a module, got int"):
+        bake(3)
+
+
+def test_export_program_takes_any_size():
+    net = everything()
+    program = export_program(net, torch.randn(1, 3, 16, 16))
+    for shape in ((1, 3, 16, 16), (3, 3, 24, 20)):
+        images = torch.randn(shape)
+        torch.testing.assert_close(program.module()(images), net(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        everything,
+        lambda: snn.ScaleLift2d(3, 4, DiscreteBasis(7, ROOT_2)),
+        lambda: nn.Sequential(snn.ScaleLift2d(3, 4, HermiteBasis.preset("stl10")), snn.ScaleProject()),
+    ],
+    ids=["network", "DISCO layer", "Hermite"],
+)
+def test_onnx_runs_at_two_sizes(build, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    net = build().eval()
+    export_onnx(net, torch.randn(1, 3, 24, 24), tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    for shape in ((1, 3, 24, 24), (3, 3, 40, 36)):
+        images = torch.randn(shape)
+        (found,) = session.run(None, {"images": images.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), net(images).detach(), rtol=1e-4, atol=1e-5)
+    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_onnx_writes_nothing_where_it_cannot(tmp_path):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        export_onnx(snn.ScaleLift2d(3, 4, BASIS), torch.randn(1, 3, 24, 24), tmp_path / "no" / "net.onnx")
