@@ -1,46 +1,62 @@
 """Timing layers and networks against what they could cost at best and what they cost in the authors' way.
 
 On a shared machine a time means little by itself. All contenders run in turns within one process, so that whatever
-else the machine does hits them alike, and are compared by the medians of their times.
+else the machine does hits them alike, and are compared round by round.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from .basis import DiscreteBasis
+from .basis.stencil import CONVOLUTION
+from .export import bake
+from .fold import fold
 from .functional import reference
-from .nn import ScaleConv2d
+from .nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleProject
 from .nn.conv import ScaleConvolution
 from .scales import Scales
 
-Step = Callable[[], object]
+Step = Callable[[], None]
+Run = Callable[..., Tensor | list[Tensor]]
+
+OURS, BAKED, DENSE, BARE, PLAIN = "ours", "baked", "dense reference", "bare convolutions", "S plain"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one step of a contender takes: seconds (median and quartiles), floating-point operations, bytes at peak."""
+    """What a step of one contender takes: seconds of every round, floating-point operations, bytes at its peak."""
 
-    median: float
-    low: float
-    high: float
+    seconds: tuple[float, ...]
     flops: int
     peak: int
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    def ratio(self, other: Cost) -> tuple[float, float, float]:
+        """How many times the other's time, round by round: median, first and last quartile."""
+        ratios = [mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True)]
+        low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        return median, low, high
 
 
 @dataclass(frozen=True)
 class LayerSetting:
-    """A scale convolution to time: channels, image side, kernel and scales."""
+    """A scale convolution to time."""
 
     batch: int
     in_channels: int
@@ -48,30 +64,20 @@ class LayerSetting:
     side: int
     kernel_size: int
     scales: Scales
-    support: int | None = None
     scale_extent: int = 1
 
     def __str__(self) -> str:
-        extent = f", T = {self.scale_extent}" if self.scale_extent > 1 else ""
-        kernel = f"{self.kernel_size}x{self.kernel_size}"
         factors = ", ".join(f"{factor:.4g}" for factor in self.scales)
         return (
-            f"B{self.batch} {self.in_channels}->{self.out_channels}, {self.side}x{self.side}, {kernel}, "
-            f"{{{factors}}}{extent}"
+            f"B{self.batch} {self.in_channels}->{self.out_channels}, {self.side}x{self.side}, "
+            f"{self.kernel_size}x{self.kernel_size}, {{{factors}}}"
+            + (f", T = {self.scale_extent}" if self.scale_extent > 1 else "")
         )
-
-    def basis(self) -> DiscreteBasis:
-        """The discrete basis of the setting."""
-        return DiscreteBasis(self.kernel_size, self.scales, support=self.support)
-
-    def layer(self) -> ScaleConv2d:
-        """The scale convolution of the setting."""
-        return ScaleConv2d(self.in_channels, self.out_channels, self.basis(), scale_extent=self.scale_extent)
 
 
 _CUBE_ROOT, _ROOT = 2 ** (1 / 3), 2**0.5
 
-# Sizes from the paper's networks (STL-10, MNIST-scale) and two with many scales.
+# Layers of the paper's networks (STL-10, MNIST-scale), and two with many scales.
 SETTINGS = (
     LayerSetting(8, 128, 128, 48, 3, Scales.geometric(_ROOT, 3)),
     LayerSetting(64, 32, 63, 28, 7, Scales.geometric(_CUBE_ROOT, 4)),
@@ -81,83 +87,70 @@ SETTINGS = (
 )
 
 
+def growth_setting(count: int) -> LayerSetting:
+    """The layer whose cost is followed over the number of scales."""
+    return LayerSetting(2, 32, 32, 56, 3, Scales.geometric(_ROOT, count))
+
+
 def layer_steps(setting: LayerSetting, *, backward: bool) -> dict[str, Step]:
-    """The contenders of a layer: ours, the dense twin, the bare convolutions, and S plain ones."""
-    layer = setting.layer()
-    scales, side = len(setting.scales), (setting.side, setting.side)
-    x = torch.randn(scales, setting.batch, setting.in_channels, *side).movedim(0, 2)  # scale-major
-    plain = torch.randn(setting.out_channels, setting.in_channels, setting.kernel_size, setting.kernel_size)
-    weight, basis, bias = layer.weight, layer.basis, layer.bias
-    ready = [kernel.detach() for kernel in layer.kernels()]
-    maps = [m.clone() for m in x.movedim(2, 0)]
-    reach = [stencil.reach[0] for stencil in basis.stencils]
-
-    def bare(*tensors: Tensor) -> list[Tensor]:
-        maps, kernels, added = tensors[:scales], tensors[scales:-1], tensors[-1]
-        responses = []
-        for k, kernel in enumerate(kernels):
-            dilation = basis.stencils[k].dilation
-            response = F.conv2d(maps[k], kernel[0], added, 1, reach[k], dilation)
-            for t in range(1, min(len(kernel), scales - k)):
-                response += F.conv2d(maps[k + t], kernel[t], None, 1, reach[k], dilation)
-            responses.append(response)
-        return responses
-
-    def plainly(*tensors: Tensor) -> list[Tensor]:
-        *maps, kernel, added = tensors
-        return [F.conv2d(m, kernel, added, 1, setting.kernel_size // 2) for m in maps]
-
-    own = torch.zeros(setting.out_channels) if bias is None else bias.detach()
-    runs: dict[str, tuple[Callable[..., Tensor | list[Tensor]], list[Tensor]]] = {
-        "ours": (lambda x, *_: layer(x), [x, weight, own if bias is None else bias]),
-        "dense": (lambda x, weight, bias: reference.scale_conv(x, weight, basis, bias), [x, weight.detach(), own]),
-        "bare": (bare, [*maps, *ready, own]),
-        "plain": (plainly, [*maps, plain, own]),
-    }
-    return {name: _step(run, tensors, backward) for name, (run, tensors) in runs.items()}
+    """The contenders for a layer: ours, baked (forward only), its dense twin, bare convolutions, S plain ones."""
+    basis = DiscreteBasis(setting.kernel_size, setting.scales)
+    layer = ScaleConv2d(setting.in_channels, setting.out_channels, basis, scale_extent=setting.scale_extent)
+    shape = (len(setting.scales), setting.batch, setting.in_channels, setting.side, setting.side)
+    x = torch.randn(shape).movedim(0, 2)  # scale-major, as layers hand on
+    base = nn.Conv2d(setting.in_channels, setting.out_channels, setting.kernel_size, padding="same")
+    return _contenders(layer, x, backward) | {PLAIN: _step(lambda x: base(fold(x)), [x], base, backward)}
 
 
-def _step(run: Callable[..., Tensor | list[Tensor]], tensors: list[Tensor], backward: bool) -> Step:
-    """One forward pass, or forward and backward to all tensors with a ready gradient."""
-    leaves = [tensor if isinstance(tensor, nn.Parameter) else tensor.clone().requires_grad_() for tensor in tensors]
+def network_steps(*, batch: int, side: int, scales: Scales, backward: bool) -> dict[str, Step]:
+    """The contenders for a whole network; the plain one is the same network of ordinary layers on S times the batch."""
+    net = network(scales)
+    x = torch.randn(batch, 3, side, side)
+    plain = ordinary_network()
+    repeated = x.repeat(len(scales), 1, 1, 1)
+    return _contenders(net, x, backward) | {PLAIN: _step(plain, [repeated], plain, backward)}
 
-    def forward() -> object:
-        with torch.no_grad():
-            return run(*leaves)
 
-    if not backward:
-        return forward
-    with torch.no_grad():
-        outputs = run(*leaves)
-    gradients = [torch.randn_like(out) for out in (outputs if isinstance(outputs, list) else [outputs])]
+def network(scales: Scales) -> nn.Module:
+    """Six scale convolutions with norms and ReLUs, two average pools, projection and a linear classifier."""
+    basis = DiscreteBasis(3, scales)
+    layers: list[nn.Module] = []
+    for index, (before, after) in enumerate(_WIDTHS):
+        layers.append((ScaleConv2d if index else ScaleLift2d)(before, after, basis, bias=False))
+        layers += [ScaleBatchNorm2d(after), nn.ReLU()]
+        if index in (1, 3):
+            layers.append(ScaleAvgPool2d(2))
+    return nn.Sequential(*layers, ScaleProject("max"), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
-    def both() -> None:
-        torch.autograd.backward(run(*leaves), gradients)
-        for leaf in leaves:
-            leaf.grad = None
 
-    return both
+def ordinary_network() -> nn.Module:
+    """The same of ordinary layers."""
+    layers: list[nn.Module] = []
+    for index, (before, after) in enumerate(_WIDTHS):
+        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+        if index in (1, 3):
+            layers.append(nn.AvgPool2d(2))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+_WIDTHS = ((3, 32), (32, 32), (32, 64), (64, 64), (64, 64), (64, 64))
 
 
 def measure(steps: Mapping[str, Step], *, repeats: int, progress: Callable[[], None] | None = None) -> dict[str, Cost]:
-    """Cost of every contender; timed in turns, in changing order, after a first untimed run."""
+    """The cost of every contender; timed in turns, in changing order, after runs that count and are not timed."""
     flops = {name: count_flops(step) for name, step in steps.items()}
     peaks = {name: peak_memory(step) for name, step in steps.items()}
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
     order = list(steps)
     for _ in range(repeats):
         for name in order:
             start = time.perf_counter()
             steps[name]()
-            times[name].append(time.perf_counter() - start)
+            seconds[name].append(time.perf_counter() - start)
         order = order[1:] + order[:1]
         if progress is not None:
             progress()
-    costs = {}
-    for name, seconds in times.items():
-        low, median, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
-        costs[name] = Cost(median, low, high, flops[name], peaks[name])
-    return costs
+    return {name: Cost(tuple(seconds[name]), flops[name], peaks[name]) for name in steps}
 
 
 def count_flops(step: Step) -> int:
@@ -169,28 +162,27 @@ def count_flops(step: Step) -> int:
 
 def peak_memory(step: Step) -> int:
     """Bytes that a step holds at its peak, beyond what was there before it."""
-    step()
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler's own remarks
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
-    results = profiler.profiler.kineto_results
+    results: Any = profiler.profiler.kineto_results
+    changes = [event for event in results.events() if event.name() == "[memory]"]
     held = peak = 0
-    for event in sorted(
-        (event for event in results.events() if event.name() == "[memory]"), key=lambda event: event.start_ns()
-    ):
+    for event in sorted(changes, key=lambda event: event.start_ns()):
         held += event.nbytes()
         peak = max(peak, held)
     return peak
 
 
 def on_reference(module: nn.Module) -> nn.Module:
-    """A copy of a network whose scale convolutions run on the dense twin."""
+    """A copy of a layer or network whose scale convolutions run on the dense twin."""
     module = copy.deepcopy(module)
     if isinstance(module, ScaleConvolution):
         return _Dense(module)
-    for parent in list(module.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, ScaleConvolution) and not isinstance(parent, _Dense):
-                setattr(parent, name, _Dense(child))
+    for name, part in list(module.named_modules(remove_duplicate=False)):
+        if isinstance(part, ScaleConvolution):
+            parent, _, own = name.rpartition(".")
+            setattr(module.get_submodule(parent), own, _Dense(part))
     return module
 
 
@@ -212,3 +204,69 @@ class _Dense(nn.Module):
             groups=layer.groups,
             padding_mode=layer.padding_mode,
         )
+
+
+def _contenders(module: nn.Module, x: Tensor, backward: bool) -> dict[str, Step]:
+    dense = on_reference(module)
+    steps = {
+        OURS: _step(module, [x], module, backward),
+        DENSE: _step(dense, [x], dense, backward),
+        BARE: _bare_step(module, x, backward),
+    }
+    return steps if backward else {**steps, BAKED: _step(bake(module), [x], None, backward)}
+
+
+def _bare_step(module: nn.Module, x: Tensor, backward: bool) -> Step:
+    """The very convolutions that a module runs, on ready kernels and inputs of their own, and nothing else."""
+    with torch.no_grad(), _Recorder() as recorder:
+        module(x)
+    copies: dict[int, Tensor] = {}
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return copies.setdefault(id(value), value.detach().clone(memory_format=torch.contiguous_format))
+
+    calls = [(conv, [own(value) for value in arguments]) for conv, arguments in recorder.calls]
+
+    def run(*leaves: Tensor) -> list[Tensor]:
+        fresh = dict(zip((id(tensor) for tensor in copies.values()), leaves, strict=True))
+        return [conv(*(fresh.get(id(value), value) for value in arguments)) for conv, arguments in calls]
+
+    return _step(run, list(copies.values()), None, backward)
+
+
+class _Recorder(TorchFunctionMode):
+    """Notes every convolution that is called, with its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Callable[..., Tensor], tuple[Any, ...]]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in CONVOLUTION.values():
+            self.calls.append((func, args))
+        return func(*args, **(kwargs or {}))
+
+
+def _step(run: Run, inputs: list[Tensor], module: nn.Module | None, backward: bool) -> Step:
+    """One forward pass, or forward and backward to inputs and parameters with a ready gradient."""
+    leaves = [x.detach().requires_grad_(backward) for x in inputs]
+    trained = leaves + ([] if module is None else list(module.parameters()))
+
+    def forward() -> None:
+        with torch.no_grad():
+            run(*leaves)
+
+    if not backward:
+        return forward
+    with torch.no_grad():
+        outputs = run(*leaves)
+    gradients = [torch.randn_like(out) for out in (outputs if isinstance(outputs, list) else [outputs])]
+
+    def both() -> None:
+        torch.autograd.backward(run(*leaves), gradients)
+        for leaf in trained:
+            leaf.grad = None
+
+    return both

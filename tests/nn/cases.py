@@ -90,6 +90,8 @@ def _cases() -> list[Case]:
         add("max pool following", lambda p=largest: p(2, scales=SCALES), maps, (2, 4, 3, *half))
         add("average pool", lambda p=average: p(2), maps, (2, 4, 3, *half))
         add("average pool following", lambda p=average: p(2, scales=SCALES), maps, (2, 4, 3, *half))
+        blur = getattr(snn, f"ScaleBlurPool{dims}d")
+        add("blur pool", lambda p=blur: p(SCALES), maps, (2, 4, 3, *half))
         add("upsample", lambda: snn.ScaleUpsample(2), maps, (2, 4, 3, *(2 * s for s in space)))
         add("dropout", lambda: snn.ScaleDropout(0.5).eval(), maps, maps)
         for reduce in ("max", "mean", "logsumexp"):

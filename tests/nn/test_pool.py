@@ -54,9 +54,24 @@ def test_following_averages_are_optimal_between_integers():
     assert equivariance_error(following, x, scales) < equivariance_error(fixed, x, scales) / 5
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_blurring_commutes_with_subsampling(dims):
+    blur = getattr(snn, f"ScaleBlurPool{dims}d")([1, 2, 4], stride=1)
+    x = maps(dims, side={1: 128, 2: 64, 3: 64}[dims])
+    assert equivariance_error(blur, x, [1, 2, 4], mode="nearest", spatial_dims=dims) < 1e-20
+
+
+def test_blur_and_mean_at_the_first_scale():
+    x = maps(1, side=16)
+    expected = F.conv1d(x[:, :, 0, 1:].flatten(0, 1)[:, None], x.new_tensor([[[1, 3, 3, 1]]]) / 8, stride=2)
+    y = snn.ScaleBlurPool1d([1, 2, 4])(x)[:, :, 0].flatten(0, 1)[:, None]
+    torch.testing.assert_close(y[..., 1:-1], expected)
+
+
 def test_windows_keep_what_is_constant():
     x = torch.full((1, 2, 3, 9, 9), 0.7)
-    for pool in (snn.ScaleMaxPool2d(2, scales=[1, 1.5, 3]), snn.ScaleAvgPool2d(2, scales=[1, 1.5, 3])):
+    pools = snn.ScaleMaxPool2d(2, scales=[1, 1.5, 3]), snn.ScaleAvgPool2d(2, scales=[1, 1.5, 3])
+    for pool in (*pools, snn.ScaleBlurPool2d([1, 1.5, 3])):
         torch.testing.assert_close(pool(x), torch.full((1, 2, 3, 4, 4), 0.7))
 
 
@@ -81,6 +96,8 @@ def test_upsampling_to_a_size():
         (lambda: snn.ScaleMaxPool2d(3, 2, scales=[1, 2]), "padding must be 1 for kernel_size 3, got 0"),
         (lambda: snn.ScaleMaxPool2d(2)(maps(1)), r"expected input \[B, C, S, H, W\], got shape \(2, 3, 3, 16\)"),
         (lambda: snn.ScaleMaxPool2d(2, scales=[1, 2])(maps(2)), r"S = 2 \(its scales\), got shape \(2, 3, 3, 16, 16\)"),
+        (lambda: snn.ScaleBlurPool2d([1, 2], 0), "ScaleBlurPool2d: stride must be an integer >= 1, got 0"),
+        (lambda: snn.ScaleBlurPool2d([1, 2])(maps(2)), r"S = 2 \(its scales\), got shape \(2, 3, 3, 16, 16\)"),
         (lambda: snn.ScaleUpsample(0), "scale_factor must be a positive number, got 0"),
         (lambda: snn.ScaleUpsample(mode="area"), "mode must be one of nearest, .* got 'area'"),
         (lambda: snn.ScaleUpsample(mode="cubic")(maps(1)), "with 2 spatial axes, got shape"),

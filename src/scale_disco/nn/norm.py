@@ -67,8 +67,9 @@ class ScaleDropout(nn.modules.dropout._DropoutNd):
         return drop(x, self.p, self.training)
 
 
-def check_maps(who: str, x: Tensor, dims: int, channels: int | None = None) -> None:
-    """Refuse what is no feature map of so many spatial axes (and channels), in one line."""
-    if x.ndim != dims + 3 or channels not in (None, x.shape[1]):
-        axes = f"[B, C, S, {', '.join('DHW'[3 - dims :])}]" + (f" with C = {channels}" if channels else "")
+def check_maps(who: str, x: Tensor, dims: int, channels: int | None = None, scales: int | None = None) -> None:
+    """Refuse what is no feature map of so many spatial axes (and channels, and scales), in one line."""
+    if x.ndim != dims + 3 or channels not in (None, x.shape[1]) or scales not in (None, x.shape[2]):
+        axes = f"[B, C, S, {', '.join('DHW'[3 - dims :])}]"
+        axes += f" with C = {channels}" if channels else f" with S = {scales} (its scales)" if scales else ""
         raise ValueError(f"{who}: expected input {axes}, got shape {tuple(x.shape)}")

@@ -58,14 +58,9 @@ class _ScalePool(FixedTensors):
         self.fix({}, torch.empty(0))
 
     def forward(self, x: Tensor) -> Tensor:
-        check_maps(type(self).__name__, x, self.spatial_dims)
+        check_maps(type(self).__name__, x, self.spatial_dims, scales=None if self.scales is None else len(self.scales))
         if self.scales is None:
             return unfold(self._fixed_window(fold(x)), x.shape[2])
-        if x.shape[2] != len(self.scales):
-            raise ValueError(
-                f"{type(self).__name__}: expected input [B, C, S, ...] with S = {len(self.scales)} (its scales), "
-                f"got shape {tuple(x.shape)}"
-            )
         maps = x.movedim(2, 0).unbind(0)
         return unfold(torch.cat([self._window(maps[k], k) for k in range(len(maps))]), x.shape[2])
 
@@ -97,7 +92,27 @@ class _ScaleMaxPool(_ScalePool):
         return _MAX_POOL[self.spatial_dims](x, self.kernel_size, self.stride, 0, dilation)
 
 
-class _ScaleAvgPool(_ScalePool):
+class _Enlarged(FixedTensors):
+    """A window of weights, enlarged to every scale as the discrete basis enlarges kernels."""
+
+    def enlarge(self, window: Tensor, scales: Scales) -> None:
+        """Keep the window of each scale; their weights sum to 1."""
+        basis = DiscreteBasis(window.shape[0], scales, spatial_dims=window.ndim)
+        windows = [torch.tensordot(window.double().flatten(), s.functions, dims=1) for s in basis.stencils]
+        self._dilations = tuple(stencil.dilation for stencil in basis.stencils)
+        self.reaches = tuple(stencil.reach for stencil in basis.stencils)
+        self.fix({f"window{k}": window / window.sum() for k, window in enumerate(windows)}, torch.empty(0))
+
+    def weigh(self, x: Tensor, k: int, pads: tuple[int, ...], stride: int) -> Tensor:
+        """Weighted means of images over the window of scale k, the image continued by its edge."""
+        window = self.get_buffer(f"window{k}").to(x)
+        x = F.pad(x, pads, mode="replicate")
+        kernel = window.expand(x.shape[1], 1, *window.shape)
+        conv = CONVOLUTION[window.ndim]
+        return conv(x, kernel, stride=stride, dilation=self._dilations[k], groups=x.shape[1])
+
+
+class _ScaleAvgPool(_ScalePool, _Enlarged):
     def __init__(
         self,
         kernel_size: int,
@@ -108,26 +123,44 @@ class _ScaleAvgPool(_ScalePool):
     ) -> None:
         super().__init__(kernel_size, stride, padding, scales=scales)
         if self.scales is not None:
-            # A window is a kernel of ones: the discrete basis says what becomes of it at the other scales.
-            basis = DiscreteBasis(kernel_size, self.scales, spatial_dims=self.spatial_dims)
-            windows = [stencil.functions.sum(0) for stencil in basis.stencils]
-            self._dilations = tuple(stencil.dilation for stencil in basis.stencils)
-            self._reaches = tuple(stencil.reach for stencil in basis.stencils)
-            self.fix({f"window{k}": window / window.sum() for k, window in enumerate(windows)}, torch.empty(0))
+            self.enlarge(torch.ones([kernel_size] * self.spatial_dims, device="cpu"), self.scales)
 
     def _fixed_window(self, x: Tensor) -> Tensor:
-        if self.spatial_dims == 3 and x.device.type == "cpu" and x.dtype in (torch.float16, torch.bfloat16):
-            raise TypeError(f"{type(self).__name__}: torch has no average of {x.dtype} volumes on CPU; use float32")
-        return _AVG_POOL[self.spatial_dims](x, self.kernel_size, self.stride, self.padding)
+        return _average(x, self.kernel_size, self.stride, self.padding)
 
     def _window(self, x: Tensor, k: int) -> Tensor:
-        window = self.get_buffer(f"window{k}").to(x)
-        channels = x.shape[1]
-        x = F.pad(x, self._pads(*self._reaches[k]), mode="replicate")
-        kernel = window.expand(channels, 1, *window.shape)
-        return CONVOLUTION[self.spatial_dims](
-            x, kernel, stride=self.stride, dilation=self._dilations[k], groups=channels
-        )
+        return self.weigh(x, k, self._pads(*self.reaches[k]), self.stride)
+
+
+class _ScaleBlurPool(_Enlarged):
+    spatial_dims: ClassVar[int]
+
+    def __init__(self, scales: Scales | Sequence[float], stride: int = 2) -> None:
+        super().__init__()
+        if isinstance(stride, bool) or not isinstance(stride, int) or stride < 1:
+            raise ValueError(f"{type(self).__name__}: stride must be an integer >= 1, got {stride!r}")
+        self.scales, self.stride = as_scales(scales), stride
+        line, window = torch.tensor([1.0, 2.0, 1.0], device="cpu"), torch.ones((), device="cpu")
+        for _ in range(self.spatial_dims):
+            window = window[..., None] * line
+        self.enlarge(window, self.scales)
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_maps(type(self).__name__, x, self.spatial_dims, scales=len(self.scales))
+        maps = x.movedim(2, 0).unbind(0)
+        blurred = [self.weigh(maps[k], k, self.reaches[k] * self.spatial_dims, 1) for k in range(len(maps))]
+        if self.stride > 1:
+            blurred = [_average(y, self.stride, self.stride, 0) for y in blurred]
+        return unfold(torch.cat(blurred), x.shape[2])
+
+    def extra_repr(self) -> str:
+        return f"{self.scales}, stride={self.stride}"
+
+
+def _average(x: Tensor, size: int, stride: int, padding: int) -> Tensor:
+    if x.ndim == 5 and x.dtype in (torch.float16, torch.bfloat16):  # torch has no such average on CPU
+        return F.avg_pool3d(x.float(), size, stride, padding).to(x.dtype)
+    return _AVG_POOL[x.ndim - 2](x, size, stride, padding)
 
 
 class ScaleMaxPool1d(_ScaleMaxPool):
@@ -169,9 +202,10 @@ class ScaleAvgPool1d(_ScaleAvgPool):
 
 
 class ScaleAvgPool2d(_ScaleAvgPool):
-    """Mean over windows of [B, C, S, H, W], scale by scale: the way down that keeps most of the equivariance.
+    """Mean over windows of [B, C, S, H, W], scale by scale.
 
-    Windows have one size at all scales, or follow the scale: a window is a kernel of ones, enlarged as
+    Windows of one size are centred where rescaling wants them, between pixels: the simplest good way down;
+    `ScaleBlurPool2d` is a better one. Windows may also follow the scale: a window is a kernel of ones, enlarged as
     `DiscreteBasis` enlarges kernels, dilated where ratios are integers and optimal elsewhere.
 
     Args:
@@ -191,6 +225,37 @@ class ScaleAvgPool2d(_ScaleAvgPool):
 
 class ScaleAvgPool3d(_ScaleAvgPool):
     """Mean over windows of [B, C, S, D, H, W], scale by scale. See `ScaleAvgPool2d`."""
+
+    spatial_dims = 3
+
+
+class ScaleBlurPool1d(_ScaleBlurPool):
+    """A blur that grows with the scale, then a mean over windows of [B, C, S, W]. See `ScaleBlurPool2d`."""
+
+    spatial_dims = 1
+
+
+class ScaleBlurPool2d(_ScaleBlurPool):
+    """A blur that grows with the scale, then a mean over windows of [B, C, S, H, W]: the most equivariant way down.
+
+    The blur is [1, 2, 1] along each axis, enlarged as `DiscreteBasis` enlarges kernels; it takes away what ReLU made
+    too fine for the coarser grid. The mean is centred between pixels, as rescaling is. Measured on photographs, the
+    error of a six-layer network is several times below that with means alone (results/equivariance.md).
+
+    Args:
+        scales: Scales of the maps.
+        stride: Side and step of the mean; 1 leaves it out.
+
+    Example:
+        >>> ScaleBlurPool2d([1, 2, 4])(torch.randn(2, 8, 3, 16, 16)).shape
+        torch.Size([2, 8, 3, 8, 8])
+    """
+
+    spatial_dims = 2
+
+
+class ScaleBlurPool3d(_ScaleBlurPool):
+    """A blur that grows with the scale, then a mean over windows of [B, C, S, D, H, W]. See `ScaleBlurPool2d`."""
 
     spatial_dims = 3
 
