@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from scale_disco import Basis, DiscreteBasis, Scales
+from scale_disco import Basis, DiscreteBasis, Scales, bench
+from scale_disco.cli import bench as cli_bench
 from scale_disco.cli import main, terminal
 from tests.conftest import CUBE_ROOT_2, ROOT_2
 
@@ -168,6 +169,14 @@ def test_foreign_bases_must_fit_the_setting(tmp_path, capsys):
         (["basis", "--plot", "picture"], "the name must end in .png, .svg, .pdf, got ''"),
         (["basis", "--plot", "picture.png", "--dims", "3"], "--plot draws bases of 1 or 2 spatial axes, got --dims 3"),
         (["basis", "--scales", "1", "1000.5"], "at most 8000 taps"),
+        (["bench", "--repeats", "0"], "--repeats must be at least 1, got 0"),
+        (["bench", "--threads", "0"], "--threads must be at least 1, got 0"),
+        (["bench", "--batch", "0"], "--batch must be at least 1, got 0"),
+        (["bench", "--channels", "3", "0"], "--channels must be at least 1, got [3, 0]"),
+        (["bench", "--batch", "2", "--only", "layers"], "leave it out with a layer of your own"),
+        (["bench", "--only", "layers", "--plot", "picture.png"], "--plot draws the cost over the number of scales"),
+        (["bench", "--csv", "nowhere/costs.csv"], "nowhere does not exist"),
+        (["bench", "--extent", "4"], "scale extent must be an integer from 1 to 3"),
         (["equivariance", "--channels", "0"], "--channels must be at least 1, got 0"),
         (["equivariance", "--plot", "picture.txt"], "got '.txt'"),
         (["equivariance", "--images", "nowhere"], "nowhere"),
@@ -216,3 +225,28 @@ def test_the_command_is_installed():
     done = subprocess.run([sys.executable, "-m", "scale_disco", "basis"], capture_output=True, text=True, check=True)
     assert "predicted equivariance error" in done.stdout
     assert done.stderr == ""
+
+
+def test_bench_times_a_layer_of_the_users(tmp_path, capfd):
+    call = ["bench", "--batch", "1", "--channels", "2", "3", "--side", "12", "--scales", "1", "2", "--repeats", "2"]
+    table, report = tmp_path / "costs.csv", tmp_path / "speed.md"
+    assert main([*call, "--threads", "1", "--csv", str(table), "--out", str(report)]) == 0
+    said = capfd.readouterr()
+    assert "B1 2->3, 12x12, 3x3, {1, 2}" in said.out
+    assert "profiler" not in said.err
+    command = "--batch 1 --channels 2 3 --side 12 --scales 1.0 2.0 --repeats 2 --threads 1"
+    assert f"- Command: `disco bench {command}`" in report.read_text()
+    lines = table.read_text().splitlines()
+    assert lines[0].startswith("part,case,pass,contender,median seconds")
+    assert len(lines) == 1 + 4 + 5  # the header, forward and backward, forward with the baked layer
+
+
+def test_bench_shows_the_growth_over_scales(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    small = {n: bench.LayerSetting(1, 2, 2, 8, 3, Scales.geometric(2**0.5, n)) for n in range(1, 9)}
+    monkeypatch.setattr(cli_bench, "growth_setting", small.__getitem__)
+    picture = tmp_path / "growth.png"
+    assert main(["bench", "--only", "scales", "--repeats", "2", "--json", "--plot", str(picture)]) == 0
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    assert {row["case"] for row in costs} == set("12345678")
+    assert picture.read_bytes().startswith(b"\x89PNG")

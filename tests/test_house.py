@@ -32,7 +32,7 @@ ROOMS = [
     {""},  # scale_disco itself: the public names
     {"report", "plots", "bench"},
     {"cli.terminal"},
-    {"cli.basis", "cli.equivariance"},
+    {"cli.basis", "cli.equivariance", "cli.bench"},
     {"cli"},
     {"__main__"},
 ]

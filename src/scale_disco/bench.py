@@ -10,9 +10,10 @@ import copy
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from .nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, Scal
 from .nn.conv import ScaleConvolution
 from .scales import Scales
 
+Name = TypeVar("Name", bound=Hashable)
 Step = Callable[[], None]
 Run = Callable[..., Tensor | list[Tensor]]
 
@@ -136,11 +138,13 @@ def ordinary_network() -> nn.Module:
 _WIDTHS = ((3, 32), (32, 32), (32, 64), (64, 64), (64, 64), (64, 64))
 
 
-def measure(steps: Mapping[str, Step], *, repeats: int, progress: Callable[[], None] | None = None) -> dict[str, Cost]:
+def measure(
+    steps: Mapping[Name, Step], *, repeats: int, progress: Callable[[], None] | None = None
+) -> dict[Name, Cost]:
     """The cost of every contender; timed in turns, in changing order, after runs that count and are not timed."""
     flops = {name: count_flops(step) for name, step in steps.items()}
     peaks = {name: peak_memory(step) for name, step in steps.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    seconds: dict[Name, list[float]] = {name: [] for name in steps}
     order = list(steps)
     for _ in range(repeats):
         for name in order:
@@ -162,8 +166,7 @@ def count_flops(step: Step) -> int:
 
 def peak_memory(step: Step) -> int:
     """Bytes that a step holds at its peak, beyond what was there before it."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler's own remarks
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with _hushed(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     results: Any = profiler.profiler.kineto_results
     changes = [event for event in results.events() if event.name() == "[memory]"]
@@ -172,6 +175,19 @@ def peak_memory(step: Step) -> int:
         held += event.nbytes()
         peak = max(peak, held)
     return peak
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Keep off the terminal what torch's profiler says of itself, straight to the file descriptor."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def on_reference(module: nn.Module) -> nn.Module:

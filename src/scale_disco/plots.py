@@ -67,6 +67,28 @@ def plot_errors(errors: Mapping[str, float], title: str) -> Figure:
     return figure
 
 
+def plot_growth(growth: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Seconds over the number of scales, a line per contender, both axes logarithmic: a straight line of slope 1 is
+    linear cost.
+    """
+    figure = _figure_class()(figsize=(6.5, 4), layout="constrained")
+    axis = figure.subplots()
+    colours = {"ours": "#1f6f8b", "dense reference": "#c0392b", "bare convolutions": "#e8a33d", "S plain": "#b8b8b8"}
+    for name, seconds in growth.items():
+        counts, values = list(seconds), list(seconds.values())
+        ours = name == "ours"
+        axis.plot(counts, values, "o-", label=name, color=colours.get(name), lw=2.5 if ours else 1.2, zorder=2 + ours)
+    ticks = sorted({count for seconds in growth.values() for count in seconds})
+    axis.set(xscale="log", yscale="log", xlabel="scales, at steps of sqrt 2", ylabel="seconds, forward and backward")
+    axis.set_xticks(ticks, [str(count) for count in ticks])
+    axis.minorticks_off()
+    axis.set_title("Cost of a 3x3 scale convolution", fontsize=10)
+    axis.legend(frameon=False, fontsize=9)
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, whole or not at all; the suffix names the format."""
     form = check_picture(path)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import basis, equivariance
+from . import basis, bench, equivariance
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="disco", description="Discrete scale convolutions for PyTorch.")
     parser.add_argument("--version", action="version", version=f"scale-disco {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (basis, equivariance):
+    for module in (basis, equivariance, bench):
         module.add(commands)
     options = parser.parse_args(arguments)
     if options.command is None:

@@ -16,8 +16,7 @@ from ..data.pictures import pictures
 from ..files import check_writable
 from ..plots import check_picture, plot_basis, save_figure
 from ..report import table
-from ..scales import Scales
-from .terminal import Progress, add_command, add_operator, add_outputs, number, say
+from .terminal import Progress, add_command, add_operator, add_outputs, add_scales, chosen_scales, say
 
 _EXAMPLES = """\
   disco basis --kernel-size 3 --scales 1 2^0.5 2 --plot basis.png
@@ -31,11 +30,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     basis = add_command(commands, "basis", run, "solve a discrete basis; show, draw or save it", _EXAMPLES)
     basis.add_argument("--kernel-size", type=int, metavar="K", help="side at the first scale (default 3)")
-    basis.add_argument(
-        "--scales", type=number, nargs="+", metavar="S", help="ascending scales, such as 1 2^0.5 2 (the default)"
-    )
-    basis.add_argument("--step", type=number, help="instead of --scales: ratio between neighbouring scales")
-    basis.add_argument("--count", type=int, help="with --step: number of scales")
+    add_scales(basis)
     basis.add_argument("--dims", type=int, default=2, metavar="N", help="spatial axes, 1 to 3 (default 2)")
     basis.add_argument(
         "--prior",
@@ -119,7 +114,7 @@ def _solve(options: argparse.Namespace, progress: Callable[[int, int], None]) ->
     support = options.support if options.support is None or len(options.support) > 1 else options.support[0]
     return DiscreteBasis(
         3 if options.kernel_size is None else options.kernel_size,
-        _scales(options),
+        chosen_scales(options),
         prior="image" if options.prior is None else _prior(options.prior),
         mode=options.mode,
         antialias=options.antialias,
@@ -130,16 +125,6 @@ def _solve(options: argparse.Namespace, progress: Callable[[int, int], None]) ->
         seed=options.seed,
         progress=progress,
     )
-
-
-def _scales(options: argparse.Namespace) -> Scales:
-    if (options.step is None) != (options.count is None):
-        raise ValueError("--step and --count go together")
-    if options.step is not None:
-        if options.scales:
-            raise ValueError("give either --scales or --step with --count, not both")
-        return Scales.geometric(options.step, options.count)
-    return Scales(options.scales or (1, 2**0.5, 2))
 
 
 def _prior(text: str) -> str | float | Tensor:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..scales import Scales
+
 PATIENCE = 2.0  # seconds after which a waiting user sees progress
 
 
@@ -37,6 +39,26 @@ def add_operator(parser: argparse.ArgumentParser) -> None:
         "--mode", default="cubic", help="interpolation: nearest, nearest-exact, linear, cubic (default)"
     )
     parser.add_argument("--antialias", action="store_true", help="rescale with antialiasing")
+
+
+def add_scales(parser: argparse._ActionsContainer) -> None:
+    """The arguments that choose the scales."""
+    parser.add_argument(
+        "--scales", type=number, nargs="+", metavar="S", help="ascending scales, such as 1 2^0.5 2 (the default)"
+    )
+    parser.add_argument("--step", type=number, help="instead of --scales: ratio between neighbouring scales")
+    parser.add_argument("--count", type=int, help="with --step: number of scales")
+
+
+def chosen_scales(options: argparse.Namespace) -> Scales:
+    """The scales that the arguments of `add_scales` ask for."""
+    if (options.step is None) != (options.count is None):
+        raise ValueError("--step and --count go together")
+    if options.step is not None:
+        if options.scales:
+            raise ValueError("give either --scales or --step with --count, not both")
+        return Scales.geometric(options.step, options.count)
+    return Scales(options.scales or (1, 2**0.5, 2))
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
