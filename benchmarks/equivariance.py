@@ -7,8 +7,7 @@ Needs MNIST's files, a folder of photographs and, for the authors' released base
 from __future__ import annotations
 
 import argparse
-import math
-import statistics
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from scale_disco import (
 from scale_disco.data.pictures import pictures
 from scale_disco.equivariance import basis_error
 from scale_disco.files import written_atomically
-from scale_disco.report import provenance, table
+from scale_disco.report import provenance, table, with_deviation
 
 SEVEN, THREE = Scales.geometric(2 ** (1 / 3), 4), Scales.geometric(2**0.5, 3)
 SEEDS = range(3)
@@ -66,19 +65,12 @@ class Images:
         ]
 
 
-def cell(errors: list[float]) -> str:
-    """Three significant digits of the mean, the deviation to the same place."""
-    mean = statistics.mean(errors)
-    places = 2 - math.floor(math.log10(mean)) if mean > 0 else 3
-    return f"{mean:.{places}f} ± {statistics.stdev(errors):.{places}f}"
-
-
 def compare(images: Images, bases: Mapping[str, Basis], scales: Scales, *, paper: bool = False) -> str:
     rows = []
     measured = {}
     for name, basis in bases.items():
         measured[name] = {kind: images.errors(basis, scales, kind) for kind in images.sets}
-        row = [name, *(cell(errors) for errors in measured[name].values()), str(basis.taps)]
+        row = [name, *(with_deviation(errors) for errors in measured[name].values()), str(basis.taps)]
         rows.append([*row, PAPER.get(name, "")] if paper else row)
         print(f"  {' | '.join(rows[-1])}", file=sys.stderr, flush=True)
     ratios = {
@@ -97,7 +89,7 @@ def priors(images: Images) -> str:
         row = [name]
         for kernel_size, scales, setting in ((7, SEVEN, "mnist"), (3, THREE, "stl10")):
             basis = mixed(DiscreteBasis(kernel_size, scales, prior=prior), setting)
-            row += [cell(images.errors(basis, scales, kind)) for kind in images.sets]
+            row += [with_deviation(images.errors(basis, scales, kind)) for kind in images.sets]
         rows.append(row)
         print(f"  {' | '.join(row)}", file=sys.stderr, flush=True)
     return table(["neighbour correlation", "7x7 digits", "7x7 photos", "3x3 digits", "3x3 photos"], rows, markdown=True)
@@ -115,7 +107,7 @@ def supports(images: Images) -> str:
         name = (
             f"{kernel_size}x{kernel_size}, sides {', '.join(map(str, basis.support))}{' (default)' if default else ''}"
         )
-        errors = [cell(images.errors(mixed(basis, setting), scales, kind)) for kind in images.sets]
+        errors = [with_deviation(images.errors(mixed(basis, setting), scales, kind)) for kind in images.sets]
         rows.append([name, str(basis.taps), f"{basis.error:.4f}", *errors])
         print(f"  {' | '.join(rows[-1])}", file=sys.stderr, flush=True)
     return table(["basis", "taps", "predicted error", "digits", "photos"], rows, markdown=True)
@@ -142,13 +134,21 @@ def interpolations(images: Images) -> tuple[str, str]:
             print(f"  {' | '.join(row)}", file=sys.stderr, flush=True)
             if prior == "image":
                 for name, basis in solved.items():
-                    errors = [cell(images.errors(basis, scales, "photos", mode=mode)) for mode in modes.values()]
+                    errors = [
+                        with_deviation(images.errors(basis, scales, "photos", mode=mode)) for mode in modes.values()
+                    ]
                     crossed.append([f"{kernel_size}x{kernel_size}, solved for {name}", *errors])
                     print(f"  {' | '.join(crossed[-1])}", file=sys.stderr, flush=True)
     first = table(
         ["basis", "nearest vs bicubic", "bilinear vs bicubic", "nearest vs bilinear"], differences, markdown=True
     )
     return first, table(["basis", *(f"{name} rescaling" for name in modes)], crossed, markdown=True)
+
+
+def whole_networks(report: Path) -> str:
+    """What benchmarks/networks.py wrote at the end of the report."""
+    found = re.search(r"^## Whole networks$.*", report.read_text(), re.M | re.S) if report.exists() else None
+    return f"\n{found[0]}" if found else ""
 
 
 def main() -> None:
@@ -210,7 +210,7 @@ def main() -> None:
         crossed=table_crossed,
     )
     with written_atomically(options.out) as draft:
-        draft.write_text(text)
+        draft.write_text(text + whole_networks(options.out))
     print(text)
 
 

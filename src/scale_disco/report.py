@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +44,20 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: boo
         rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
         lines.insert(1, f"| {' | '.join(rule)} |")
     return "\n".join(lines)
+
+
+def with_deviation(values: Sequence[float], *, least: float = 0.0) -> str:
+    """Mean and standard deviation, with three significant digits of the mean; "0" for a mean of at most `least`.
+
+    Example:
+        >>> with_deviation([0.0123, 0.0127])
+        '0.0125 ± 0.0003'
+    """
+    mean = statistics.mean(values)
+    if mean <= least:
+        return "0"
+    places = max(2 - math.floor(math.log10(mean)), 0)
+    return f"{mean:.{places}f} ± {statistics.stdev(values):.{places}f}"
 
 
 def _processor() -> str:
