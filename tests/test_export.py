@@ -47,7 +47,7 @@ def test_a_baked_network_has_no_norms_and_no_basis():
 
 
 class Branching(nn.Module):
-    """Norms that follow convolutions, and one that cannot be folded: its convolution is also used without it."""
+    """Norms that follow convolutions; one whose convolution is also used without it, and one behind a linear layer."""
 
     def __init__(self):
         super().__init__()
@@ -76,7 +76,7 @@ def trained(net):
 def test_only_norms_that_alone_follow_are_folded():
     net, images = trained(Branching()), torch.randn(2, 1, 16, 16)
     baked = bake(net)
-    assert norms(baked) == [baked.first]
+    assert norms(baked) == [baked.first, baked.last]
     torch.testing.assert_close(baked(images), net(images), rtol=1e-4, atol=1e-5)
 
 
@@ -84,19 +84,48 @@ class Untraceable(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(snn.ScaleLift2d(1, 4, BASIS), snn.ScaleBatchNorm2d(4), nn.ReLU())
-        self.conv, self.norm = snn.ScaleConv2d(4, 4, BASIS), snn.ScaleBatchNorm2d(4)
 
     def forward(self, x):
-        x = self.norm(self.conv(self.body(x)))
-        return x if x.sum() > 0 else -x
+        return self.body[0](x) + self.body(x) if x.sum() > 0 else self.body(x)
 
 
-def test_a_network_that_cannot_be_traced_is_baked_with_a_warning():
-    net, images = trained(Untraceable()), torch.randn(2, 1, 16, 16)
-    with pytest.warns(UserWarning, match="bake: cannot trace Untraceable, norms are folded inside nn.Sequential only"):
+class Optional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lift, self.norm = snn.ScaleLift2d(1, 4, BASIS), snn.ScaleBatchNorm2d(4)
+
+    def forward(self, x, gain=None):
+        y = self.lift(x)
+        return y if gain is None else self.norm(y) * gain
+
+
+@pytest.mark.parametrize("build", [Untraceable, Optional])
+def test_a_network_that_cannot_be_traced_keeps_its_norms_with_a_warning(build):
+    net, images = trained(build()), torch.rand(2, 1, 16, 16)
+    with pytest.warns(UserWarning, match=f"bake: cannot trace {build.__name__}, no norm is folded"):
         baked = bake(net)
-    assert norms(baked) == [baked.norm]
+    assert len(norms(baked)) == 1
     torch.testing.assert_close(baked(images), net(images), rtol=1e-4, atol=1e-5)
+
+
+class Doubled(snn.ScaleLift2d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Renamed(snn.ScaleLift2d):
+    pass
+
+
+def test_layers_that_do_more_than_their_class_stay():
+    hooked = snn.ScaleLift2d(1, 4, BASIS)
+    hooked.register_forward_hook(lambda module, inputs, output: output + 1)
+    images = torch.rand(2, 1, 16, 16)
+    for lift, kept in ((Doubled(1, 4, BASIS), 1), (hooked, 1), (Renamed(1, 4, BASIS), 0)):
+        net = trained(nn.Sequential(lift, snn.ScaleBatchNorm2d(4)))
+        baked = bake(net)
+        assert len(norms(baked)) == kept
+        torch.testing.assert_close(baked(images), net(images), rtol=1e-4, atol=1e-5)
 
 
 def test_a_layer_used_twice_is_baked_and_its_norms_are_kept():
@@ -173,6 +202,29 @@ def test_onnx_runs_at_two_sizes(build, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
 
 
+class TwoOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lift = snn.ScaleLift2d(1, 4, BASIS)
+
+    def forward(self, x):
+        y = self.lift(x)
+        return y, y.mean(2)
+
+
+def test_onnx_of_feature_maps_and_of_two_outputs(tmp_path):
+    pytest.importorskip("onnxruntime")
+    export_onnx(snn.ScaleConv2d(4, 4, BASIS), torch.randn(1, 4, 3, 16, 16), tmp_path / "conv.onnx")
+    export_onnx(TwoOutputs(), torch.randn(1, 1, 16, 16), tmp_path / "two.onnx")
+
+
 def test_onnx_writes_nothing_where_it_cannot(tmp_path):
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ValueError, match=r"at least one image, got \(0, 3, 24, 24\)"):
+        export_onnx(snn.ScaleLift2d(3, 4, BASIS), torch.randn(0, 3, 24, 24), tmp_path / "net.onnx")
+    with pytest.raises(RuntimeError, match=r"onnxruntime cannot run torch\.float64 images here") as caught:
+        export_onnx(snn.ScaleLift2d(3, 4, BASIS).double(), torch.randn(1, 3, 24, 24).double(), tmp_path / "net.onnx")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
     with pytest.raises(FileNotFoundError, match="does not exist"):
         export_onnx(snn.ScaleLift2d(3, 4, BASIS), torch.randn(1, 3, 24, 24), tmp_path / "no" / "net.onnx")

@@ -24,7 +24,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from .basis import DiscreteBasis
 from .basis.stencil import CONVOLUTION
 from .export import bake
-from .fold import fold
 from .functional import reference
 from .nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleProject
 from .nn.conv import ScaleConvolution
@@ -100,8 +99,9 @@ def layer_steps(setting: LayerSetting, *, backward: bool) -> dict[str, Step]:
     layer = ScaleConv2d(setting.in_channels, setting.out_channels, basis, scale_extent=setting.scale_extent)
     shape = (len(setting.scales), setting.batch, setting.in_channels, setting.side, setting.side)
     x = torch.randn(shape).movedim(0, 2)  # scale-major, as layers hand on
-    base = nn.Conv2d(setting.in_channels, setting.out_channels, setting.kernel_size, padding="same")
-    return _contenders(layer, x, backward) | {PLAIN: _step(lambda x: base(fold(x)), [x], base, backward)}
+    base = nn.Conv2d(setting.in_channels, setting.out_channels, setting.kernel_size, padding=setting.kernel_size // 2)
+    maps = [one.clone() for one in x.movedim(2, 0)]
+    return _contenders(layer, x, backward) | {PLAIN: _step(lambda *maps: [base(m) for m in maps], maps, base, backward)}
 
 
 def network_steps(*, batch: int, side: int, scales: Scales, backward: bool) -> dict[str, Step]:
@@ -209,7 +209,7 @@ class _Dense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         layer = self.layer
-        run = reference.scale_lift if layer.weight.ndim == 3 else reference.scale_conv
+        run = reference.scale_lift if layer.lifting else reference.scale_conv
         return run(
             x,
             layer.weight,

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .basis import Basis
-from .basis.stencil import CONVOLUTION
+from .basis.stencil import CONVOLUTION, check_count
 from .fold import fold, unfold
 
 PADDING_MODES = {"zeros": "constant", "circular": "circular", "reflect": "reflect", "replicate": "replicate"}
@@ -113,16 +113,16 @@ def kernels(weight: Tensor, functions: Sequence[Tensor]) -> list[Tensor]:
     Scales with the very same functions, such as the dilations of a discrete basis, share their kernel. Half precision
     is for convolutions: kernels are multiplied out in the precision of the functions and rounded once.
     """
-    if torch.is_autocast_enabled(weight.device.type):
+    if _autocast(weight):
         with torch.autocast(weight.device.type, enabled=False):
             return kernels(weight, functions)
-    exact = weight.to(functions[0].dtype)
+    exact = weight.to(torch.promote_types(weight.dtype, functions[0].dtype))
     if weight.ndim == 4:
         exact = exact.movedim(2, 0)  # so that the kernel of each t lies in one piece
     made: list[Tensor] = []
     for k, stencil in enumerate(functions):
         same = next((l for l in range(k) if functions[l] is stencil), None)
-        made.append(torch.tensordot(exact, stencil, dims=1).to(weight.dtype) if same is None else made[same])
+        made.append(torch.tensordot(exact, stencil.to(exact), dims=1).to(weight.dtype) if same is None else made[same])
     return made
 
 
@@ -143,25 +143,30 @@ def lift(x: Tensor, kernels: Sequence[Tensor], bias: Tensor | None, layout: Layo
     """Images and a ready kernel per scale: [B, C, ...] -> [B, C', S, ...]."""
     scales = len(kernels)
     if layout.pointwise:
-        response = _convolve(x, kernels[0], bias, layout, 0)
+        response = convolve_one(x, kernels[0], bias, layout, 0)
         return unfold(response.repeat(scales, *[1] * (x.ndim - 1)), scales)
-    return unfold(torch.cat([_convolve(x, kernel, bias, layout, k) for k, kernel in enumerate(kernels)]), scales)
+    return unfold(torch.cat([convolve_one(x, kernel, bias, layout, k) for k, kernel in enumerate(kernels)]), scales)
 
 
 def convolve(x: Tensor, kernels: Sequence[Tensor], bias: Tensor | None, layout: Layout) -> Tensor:
     """Feature maps and a ready kernel [T, C', C / groups, ...] per scale: [B, C, S, ...] -> [B, C', S, ...]."""
     scales = len(kernels)
     if layout.pointwise and len(kernels[0]) == 1:
-        return unfold(_convolve(fold(x), kernels[0][0], bias, layout, 0), scales)
-    maps = x.movedim(2, 0).unbind(0)  # one backward for all, where indexing would add up as many full-size gradients
+        return unfold(convolve_one(fold(x), kernels[0][0], bias, layout, 0), scales)
+    maps = scale_maps(x)
     responses = []
     for k, kernel in enumerate(kernels):
         own, *others = kernel[: scales - k].unbind(0)
-        response = _convolve(maps[k], own, bias, layout, k)
+        response = convolve_one(maps[k], own, bias, layout, k)
         for t, other in enumerate(others, 1):
-            response += _convolve(maps[k + t], other, None, layout, k)
+            response += convolve_one(maps[k + t], other, None, layout, k)
         responses.append(response)
     return unfold(torch.cat(responses), scales)
+
+
+def scale_maps(x: Tensor) -> tuple[Tensor, ...]:
+    """The maps of each scale, [B, C, S, ...] -> S times [B, C, ...]."""
+    return x.movedim(2, 0).unbind(0)  # one backward for all, where indexing would add up as many full-size gradients
 
 
 class reference:  # noqa: N801 - a namespace, read as functional.reference.scale_lift
@@ -180,6 +185,7 @@ class reference:  # noqa: N801 - a namespace, read as functional.reference.scale
         padding_mode: str = "zeros",
     ) -> Tensor:
         """As `functional.scale_lift`: all scales are output channels of one convolution."""
+        lay_out("scale_lift", basis, stride, padding, groups, padding_mode)  # for its checks
         kernel = torch.einsum("oif,fs...->osi...", weight, _dense(basis).to(weight)).flatten(0, 1)
         bias = None if bias is None else bias.repeat_interleave(len(basis.scales))
         x = _pad(x, *_pads("scale_lift", basis, padding), basis.spatial_dims, padding_mode)
@@ -199,6 +205,7 @@ class reference:  # noqa: N801 - a namespace, read as functional.reference.scale
         padding_mode: str = "zeros",
     ) -> Tensor:
         """As `functional.scale_conv`: scales are groups of channels, each with its T neighbours."""
+        lay_out("scale_conv", basis, stride, padding, groups, padding_mode)
         scales, extent, outputs = len(basis.scales), weight.shape[2], len(weight)
         padded = torch.cat([x, x.new_zeros(*x.shape[:2], extent - 1, *x.shape[3:])], 2)
         # [B, S, groups, C / groups, T, ...]: every scale with its neighbours, ordered as grouped channels.
@@ -214,10 +221,8 @@ class reference:  # noqa: N801 - a namespace, read as functional.reference.scale
 
 def lay_out(who: str, basis: Basis, stride: int, padding: str | int, groups: int, padding_mode: str) -> Layout:
     """The layout of a basis, or a one-line error for what cannot be."""
-    for name, value in (("stride", stride), ("groups", groups)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{who}: {name} must be an integer >= 1, got {value!r}")
-    if padding_mode not in PADDING_MODES:
+    stride, groups = check_count(who, "stride", stride, 1), check_count(who, "groups", groups, 1)
+    if not isinstance(padding_mode, str) or padding_mode not in PADDING_MODES:
         raise ValueError(f"{who}: padding_mode must be one of {', '.join(PADDING_MODES)}, got {padding_mode!r}")
     before, after = _pads(who, basis, padding)
     reach = _reach(basis)
@@ -240,11 +245,16 @@ def check_input(who: str, x: Tensor, weight: Tensor, channels: int, dims: int, s
         raise ValueError(f"{who}: expected input {axes} with {sizes}, got shape {tuple(x.shape)}")
     if x.device != weight.device:
         raise ValueError(f"{who}: expected input on {weight.device} like its weights, got {x.device}")
-    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+    if x.dtype != weight.dtype and not (_autocast(x) and x.is_floating_point()):
         raise TypeError(
             f"{who}: expected input of {weight.dtype} like its weights, got {x.dtype}; "
             f"convert one of them or use torch.autocast"
         )
+
+
+def _autocast(x: Tensor) -> bool:
+    """Whether autocast is on where a tensor is; the meta device has none."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
 def check_extent(who: str, extent: object, scales: int) -> None:
@@ -253,8 +263,11 @@ def check_extent(who: str, extent: object, scales: int) -> None:
         raise ValueError(f"{who}: scale extent must be an integer from 1 to {scales} (the scales), got {extent!r}")
 
 
-def _convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout, k: int) -> Tensor:
+def convolve_one(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout, k: int) -> Tensor:
+    """One scale: images and the kernel of scale k, [B, C, ...] -> [B, C', ...]."""
     before, after = layout.pads[k]
+    if not torch.compiler.is_compiling():
+        _check_size(x, kernel, layout, k)
     inside = 0
     if layout.padding_mode == "zeros" and before == after >= 0:
         inside = before  # the convolution pads by itself, without a copy of the image
@@ -262,6 +275,23 @@ def _convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout, k:
         x = _pad(x, before, after, kernel.ndim - 2, layout.padding_mode)
     conv = CONVOLUTION[kernel.ndim - 2]
     return conv(x, kernel, bias, layout.stride, inside, layout.dilations[k], layout.groups)
+
+
+def _check_size(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> None:
+    (before, after), mode = layout.pads[k], layout.padding_mode
+    side = min(x.shape[2 - kernel.ndim :])
+    reach = layout.dilations[k] * (kernel.shape[-1] - 1) + 1
+    if side + before + after < reach:
+        raise ValueError(
+            f"scale convolution: an image of {side} pixels is smaller than its largest stencil; "
+            f'use padding="same" or larger images'
+        )
+    most = {"circular": side, "reflect": side - 1}.get(mode)
+    if most is not None and max(before, after) > most:
+        raise ValueError(
+            f"scale convolution: padding_mode {mode!r} can continue {side} pixels by {most}, and the largest stencil "
+            f'needs {max(before, after)}; use "zeros", "replicate" or larger images'
+        )
 
 
 @lru_cache(maxsize=8)  # so that the twins need not pack anew with every call

@@ -165,6 +165,7 @@ def test_built_on_the_meta_device(case):
     with torch.device("meta"):
         empty, assigned = case.build(), case.build()
     assert all(tensor.is_meta for tensor in [*empty.parameters(), *empty.buffers()])
+    assert empty(x.to("meta")).shape == case.output
     empty = empty.to_empty(device="cpu")
     empty.load_state_dict(layer.state_dict())
     assigned.load_state_dict(layer.state_dict(), assign=True)
@@ -177,8 +178,7 @@ def test_state(case, tmp_path):
     layer, x = case.layer(), case.input()
     state = layer.train().state_dict()
     assert list(state) == list(layer.eval().state_dict())
-    fixed = {id(buffer) for name, buffer in layer.named_buffers() if name.startswith(("stencil", "window"))}
-    assert not fixed & {id(value) for value in state.values()}
+    assert not [name for name in state if name.startswith(("stencil", "window"))]
     save_file({name: value.contiguous() for name, value in state.items()}, tmp_path / "layer.safetensors")
     other = case.layer(seed=1).eval()
     other.load_state_dict(load_file(tmp_path / "layer.safetensors"))
@@ -209,6 +209,7 @@ class Everything(nn.Module):
             nn.ReLU(inplace=True),
             snn.ScaleMaxPool2d(2, scales=SCALES),
             snn.ScaleDropout(0.5),
+            snn.ScaleBlurPool2d(SCALES, stride=1),
         )
         self.up = nn.Sequential(snn.ScaleUpsample(2), snn.ScaleConv2d(8, 8, basis(2, 1)))
         self.project = snn.ScaleProject("logsumexp")
@@ -226,17 +227,18 @@ def everything() -> nn.Module:
 
 
 def test_a_compiled_network_equals_eager():
-    net, x = everything(), torch.randn(2, 3, 20, 20)
+    net = everything()
     torch.compiler.reset()
-    compiled = torch.compile(net, fullgraph=True)
-    gradients = []
-    for run in (net, compiled):
-        net.zero_grad()
-        y = run(x)
-        y.square().sum().backward()
-        gradients.append([y.detach(), *(p.grad.clone() for p in net.parameters())])
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    compiled = torch.compile(net, fullgraph=True, dynamic=False)  # inductor 2.13 fails on cat + conv of symbolic size
+    for shape in ((2, 3, 20, 20), (3, 3, 28, 24)):
+        x, gradients = torch.randn(shape), []
+        for run in (net, compiled):
+            net.zero_grad()
+            y = run(x)
+            y.square().sum().backward()
+            gradients.append([y.detach(), *(p.grad.clone() for p in net.parameters())])
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
 def _train(net, images, targets, steps=2):

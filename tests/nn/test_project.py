@@ -34,6 +34,13 @@ def test_temperature_learns():
     assert float(temperature.grad) != 0
 
 
+@pytest.mark.parametrize("reduce", ["max", "mean", "logsumexp"])
+def test_layers_behind_may_work_in_place(reduce):
+    x = X.clone().requires_grad_()
+    torch.nn.functional.relu(ScaleProject(reduce)(x), inplace=True).sum().backward()
+    assert x.grad is not None
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..scales import Scales
 from .cpu import on_cpu
-from .sampled import Presets, SampledBasis, centred, check_count, check_positive, find_preset, mnist_scales
-from .stencil import check_kernel_size
+from .sampled import Presets, SampledBasis, centred, check_positive, find_preset, mnist_scales
+from .stencil import check_count, check_kernel_size
 
 # Settings of the authors' SESN and tracker, by experiment. "+" is training with scale augmentation, "-sesn" are
 # the settings of the SESN code where those of the DISCO code differ, "stl10-c" is the variant SESN-C.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..scales import Scales
-from .sampled import Presets, SampledBasis, Sampling, check_count, check_positive, mnist_scales
-from .stencil import check_kernel_size
+from .sampled import Presets, SampledBasis, Sampling, check_positive, mnist_scales
+from .stencil import check_count, check_kernel_size
 
 # Settings of the authors' SESN, by experiment; "+" is training with scale augmentation.
 PRESETS: Presets = {

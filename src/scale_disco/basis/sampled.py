@@ -126,13 +126,6 @@ def check_positive(who: str, name: str, value: float) -> float:
     return float(value)
 
 
-def check_count(who: str, name: str, value: int, least: int) -> int:
-    """An integer from `least` on, or a one-line error."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{who}: {name} must be an integer >= {least}, got {value!r}")
-    return value
-
-
 def _check_size(who: str, kernel_size: int, scales: Scales, size: int | None) -> int:
     if size is None:
         # The tolerance keeps a product that is an odd integer but for rounding from growing by two.

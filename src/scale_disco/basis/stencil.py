@@ -343,6 +343,11 @@ class Basis:
 
 def check_kernel_size(who: str, kernel_size: object) -> int:
     """A kernel size as an int, or a one-line error."""
-    if isinstance(kernel_size, bool) or not isinstance(kernel_size, Integral) or kernel_size < 1:
-        raise ValueError(f"{who}: kernel_size must be an integer >= 1, got {kernel_size!r}")
-    return int(kernel_size)
+    return check_count(who, "kernel_size", kernel_size, 1)
+
+
+def check_count(who: str, name: str, value: object, least: int) -> int:
+    """An integer from `least` on, or a one-line error."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{who}: {name} must be an integer >= {least}, got {value!r}")
+    return int(value)

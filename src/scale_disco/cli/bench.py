@@ -200,7 +200,11 @@ def _report(measured: Measured) -> str:
             chosen = {row: costs for case, row, costs in measured if (case.part, case.backward) == (part, backward)}
             if chosen:
                 text = _growth_table(chosen) if part == "scales" else _table(chosen, backward)
-                about = f"\n{_GROWTH.format(setting=growth_setting(1))}\n" if part == "scales" else ""
+                about = (
+                    f"\n{_GROWTH.format(setting=str(growth_setting(1)).removesuffix(', {1}'))}\n"
+                    if part == "scales"
+                    else ""
+                )
                 parts.append(f"## {title}, {passes}\n{about}\n{text}")
     return "\n\n".join(parts)
 
@@ -211,8 +215,10 @@ median of these ratios with their quartiles in brackets. *Dense reference* is th
 zero-filled kernels for all scales. *Bare* are the very convolutions that ours runs, on ready kernels and inputs, and
 nothing else: the least it can cost. *S plain* are ordinary convolutions with the kernel of scale 1, as many as there
 are scales; for the network, the same network of ordinary layers on S times the batch. *Baked* is `bake(...)`, forward
-only. Memory is what torch holds at the peak of a step beyond what was there before it, GFLOP what torch's counter
-finds. Ours also holds its output as one tensor while it still has the parts, which shows in the forward pass."""
+only; for one layer it saves weights times stencils, which is less than the noise, for a network also the norms. Memory
+is what torch holds at the peak of a step beyond what was there before it: ours has its output, and the gradient of its
+input, as one tensor while it still has their parts. GFLOP is what torch's counter finds, for the forward pass only
+(backward it counts grouped convolutions wrongly)."""
 
 _GROWTH = """\
 The layer {setting} with more and more scales at steps of sqrt 2, all in the same rounds. The first columns are times
@@ -232,10 +238,10 @@ def _table(chosen: Mapping[str, Mapping[str, Cost]], backward: bool) -> str:
         row += [_ratio(ours, costs[BARE]), _ratio(ours, costs[PLAIN])]
         row += [] if backward else [_ratio(costs[BAKED], ours)]
         row += [f"{costs[each].peak / 1e6:.3g}" for each in (OURS, BARE, DENSE)]
-        row += [f"{costs[each].flops / 1e9:.3g}" for each in (OURS, DENSE)]
+        row += [] if backward else [f"{costs[each].flops / 1e9:.3g}" for each in (OURS, DENSE)]
         rows.append(row)
     header = ["", "ms", "dense / ours", "ours / bare", "ours / S plain", *([] if backward else ["baked / ours"])]
-    header += ["MB", "MB bare", "MB dense", "GFLOP", "GFLOP dense"]
+    header += ["MB", "MB bare", "MB dense", *([] if backward else ["GFLOP", "GFLOP dense"])]
     return table(header, rows, markdown=True)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..basis import Basis
+from ..basis.stencil import check_count
 from ..functional import check_extent, check_input, convolve, kernels, lay_out, lift
 from .fixed import FixedTensors
 
@@ -40,11 +42,11 @@ class ScaleConvolution(FixedTensors):
         if basis.spatial_dims != self.spatial_dims:
             raise ValueError(f"{who}: expected a basis of {self.spatial_dims} spatial axes, got {basis.spatial_dims}")
         self.layout = lay_out(who, basis, stride, padding, groups, padding_mode)
+        self._padding = padding
         for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
-            if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1 or channels % groups:
-                raise ValueError(f"{who}: {name} must be an integer >= 1 that {groups} groups divide, got {channels!r}")
-        self.in_channels, self.out_channels, self.basis = in_channels, out_channels, basis
-        self.stride, self.padding, self.groups, self.padding_mode = stride, padding, groups, padding_mode
+            if check_count(who, name, channels, 1) % self.groups:
+                raise ValueError(f"{who}: {name} must be a multiple of the {self.groups} groups, got {channels}")
+        self.in_channels, self.out_channels, self.basis = int(in_channels), int(out_channels), basis
         shape = (out_channels, in_channels // groups, *extent, basis.num_functions)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
@@ -53,6 +55,28 @@ class ScaleConvolution(FixedTensors):
         self.fix({name: basis.stencils[k].functions for k, name in enumerate(self._names)}, self.weight)
         self.reset_parameters()
 
+    @property
+    def lifting(self) -> bool:
+        """Whether the layer takes images, not feature maps."""
+        return self.weight.ndim == 3
+
+    # What the layout was made from cannot change after it.
+    @property
+    def stride(self) -> int:
+        return self.layout.stride
+
+    @property
+    def groups(self) -> int:
+        return self.layout.groups
+
+    @property
+    def padding_mode(self) -> str:
+        return self.layout.padding_mode
+
+    @property
+    def padding(self) -> str | int:
+        return self._padding
+
     def reset_parameters(self) -> None:
         """Random weights that keep the variance through a deep ReLU network at every scale (He), no bias.
 
@@ -60,7 +84,7 @@ class ScaleConvolution(FixedTensors):
         neighbouring scales start at zero, since the last scale has no neighbours and would fade with every layer.
         """
         with torch.no_grad():
-            own = self.weight if self.weight.ndim == 3 else self.weight[:, :, 0]
+            own = self.weight if self.lifting else self.weight[:, :, 0]
             self.weight.zero_()
             own.normal_(0, math.sqrt(2 / (self.weight.shape[1] * self.basis.power)))
             if self.bias is not None:
@@ -79,7 +103,7 @@ class ScaleConvolution(FixedTensors):
         """Refuse weights that were made with another basis."""
         who = type(self).__name__
         try:
-            said = json.loads(bytes(state.tolist()))
+            said = json.loads(bytes(state.round().to(torch.uint8).tolist()))  # also where all tensors were cast
             spec, fingerprint = said["spec"], [float(number) for number in said["fingerprint"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{who}: the checkpoint's note on its basis is damaged ({error})") from error
@@ -95,8 +119,10 @@ class ScaleConvolution(FixedTensors):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any
     ) -> None:
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
         note = f"{prefix}_extra_state"
+        if note in state_dict:
+            self.set_extra_state(state_dict[note])  # before any weight is overwritten
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
         if note in missing:  # plain weights without the note, such as those of an ordinary network, are welcome
             missing.remove(note)
 
@@ -106,7 +132,7 @@ class ScaleConvolution(FixedTensors):
         parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
         if self.bias is None:
             parts.append("bias=False")
-        if self.weight.ndim == 4 and self.weight.shape[2] > 1:
+        if not self.lifting and self.weight.shape[2] > 1:
             parts.append(f"scale_extent={self.weight.shape[2]}")
         return ", ".join(parts)
 
@@ -153,6 +179,12 @@ class _ScaleConv(ScaleConvolution):
     ) -> None:
         if isinstance(basis, Basis):
             check_extent(type(self).__name__, scale_extent, len(basis.scales))
+            if scale_extent > 1 and not _equal_steps(basis):
+                warnings.warn(
+                    f"{type(self).__name__}: scale_extent {scale_extent} supposes equal steps between scales, "
+                    f"got {basis.scales}: neighbours will not be equivariant",
+                    stacklevel=2,
+                )
         super().__init__(
             in_channels,
             out_channels,
@@ -172,6 +204,11 @@ class _ScaleConv(ScaleConvolution):
         scales = len(self._names)
         check_input(type(self).__name__, x, self.weight, self.in_channels, self.spatial_dims, scales)
         return convolve(x, self.kernels(), self.bias, self.layout)
+
+
+def _equal_steps(basis: Basis) -> bool:
+    steps = [basis.scales.ratio(k + 1, k) for k in range(len(basis.scales) - 1)]
+    return max(steps) < 1.01 * min(steps)  # the authors' scales are rounded
 
 
 class ScaleLift1d(_ScaleLift):

@@ -32,7 +32,8 @@ class FixedTensors(nn.Module):
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
-        weight = next(self.parameters(recurse=False), torch.empty(0))
+        weight = next(self.parameters(recurse=False), None)
         for name, tensor in self._fixed.items():
-            if self.get_buffer(name).is_meta:  # built on the meta device, its weights just assigned
-                self._buffers[name] = at_least_single(tensor, weight)
+            # With `assign`, weights may have come from the meta device, or have another precision than before.
+            if weight is not None or self.get_buffer(name).is_meta:
+                self._buffers[name] = at_least_single(tensor, torch.empty(0) if weight is None else weight)

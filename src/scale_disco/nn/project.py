@@ -39,7 +39,7 @@ class ScaleProject(nn.Module):
         if x.ndim < 3:
             raise ValueError(f"ScaleProject: expected input [B, C, S, ...], got shape {tuple(x.shape)}")
         if self.reduce == "max":
-            return x.amax(2)
+            return x.max(2).values  # not amax, which would save its output from in-place layers behind it
         if self.reduce == "mean":
             return x.mean(2)
         temperature = self.log_temperature.exp()
