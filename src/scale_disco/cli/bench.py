@@ -221,8 +221,8 @@ input, as one tensor while it still has their parts. GFLOP is what torch's count
 (backward it counts grouped convolutions wrongly)."""
 
 _GROWTH = """\
-The layer {setting} with more and more scales at steps of sqrt 2, all in the same rounds. The first columns are times
-over those of the same contender at four scales."""
+The layer {setting} with more and more scales at steps of sqrt 2, all in the same rounds.
+The first columns are times over those of the same contender at four scales."""
 
 
 def _ratio(one: Cost, other: Cost) -> str:
