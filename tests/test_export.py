@@ -65,11 +65,13 @@ class Branching(nn.Module):
 
 
 def trained(net):
+    for name, parameter in net.named_parameters():
+        if name.endswith("bias"):
+            nn.init.uniform_(parameter, -1, 1)
     for part in norms(net):
         nn.init.uniform_(part.running_mean, -1, 1)
         nn.init.uniform_(part.running_var, 0.5, 2)
         nn.init.uniform_(part.weight, -1, 1)
-        nn.init.uniform_(part.bias, -1, 1)
     return net.eval()
 
 
