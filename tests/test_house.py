@@ -24,7 +24,7 @@ ROOMS = [
     {"basis.discrete", "basis.hermite", "basis.bspline", "basis.fourier_bessel", "basis.log_radial"},
     {"basis"},
     {"fold", "data", "data.pictures"},
-    {"functional"},
+    {"functional", "data.mnist_scale"},
     {"equivariance", "nn.fixed", "nn.norm", "nn.project"},
     {"nn.conv", "nn.pool"},
     {"nn"},
