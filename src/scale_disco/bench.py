@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .basis import DiscreteBasis
 from .basis.stencil import CONVOLUTION
-from .export import bake
+from .export import bake, exchanged
 from .functional import reference
 from .nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleProject
 from .nn.conv import ScaleConvolution
@@ -192,14 +192,7 @@ def _hushed() -> Iterator[None]:
 
 def on_reference(module: nn.Module) -> nn.Module:
     """A copy of a layer or network whose scale convolutions run on the dense twin."""
-    module = copy.deepcopy(module)
-    if isinstance(module, ScaleConvolution):
-        return _Dense(module)
-    for name, part in list(module.named_modules(remove_duplicate=False)):
-        if isinstance(part, ScaleConvolution):
-            parent, _, own = name.rpartition(".")
-            setattr(module.get_submodule(parent), own, _Dense(part))
-    return module
+    return exchanged(copy.deepcopy(module), lambda part: isinstance(part, ScaleConvolution), _Dense)
 
 
 class _Dense(nn.Module):

@@ -6,6 +6,7 @@ import copy
 import inspect
 import os
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeGuard
 
@@ -45,16 +46,11 @@ def bake(module: nn.Module) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise TypeError(f"bake: expected a module, got {type(module).__name__}")
     baked = copy.deepcopy(module).eval()
-    if _bakeable(baked):
-        return BakedConvolution(baked)
     for layer_name, norm_name in _foldable(baked):
         layer, norm = baked.get_submodule(layer_name), baked.get_submodule(norm_name)
         _replace(baked, layer_name, _folded(layer, norm))
         _replace(baked, norm_name, nn.Identity())
-    for name, layer in list(baked.named_modules(remove_duplicate=False)):
-        if _bakeable(layer):
-            _replace(baked, name, BakedConvolution(layer))
-    return baked
+    return exchanged(baked, _bakeable, BakedConvolution)
 
 
 class BakedConvolution(nn.Module):
@@ -173,6 +169,16 @@ def _folded(layer: nn.Module, norm: nn.Module) -> nn.Module:
     if isinstance(layer, ScaleConvolution):
         return BakedConvolution(layer, norm)
     return fuse_conv_bn_eval(layer, norm)  # type: ignore[type-var]
+
+
+def exchanged(module: nn.Module, chosen: Callable[[nn.Module], bool], make: Callable[[Any], nn.Module]) -> nn.Module:
+    """The module with every chosen part, or itself if chosen, exchanged for what is made of it."""
+    if chosen(module):
+        return make(module)
+    for name, part in list(module.named_modules(remove_duplicate=False)):
+        if chosen(part):
+            _replace(module, name, make(part))
+    return module
 
 
 def _replace(module: nn.Module, name: str, new: nn.Module) -> None:

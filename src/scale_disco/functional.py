@@ -238,11 +238,7 @@ def lay_out(who: str, basis: Basis, stride: int, padding: str | int, groups: int
 
 def check_input(who: str, x: Tensor, weight: Tensor, channels: int, dims: int, scales: int | None = None) -> None:
     """Refuse an input that the weights cannot be applied to, in one line; feature maps have `scales`, images None."""
-    if x.ndim != dims + 2 + (scales is not None) or x.shape[1] != channels or scales not in (None, x.shape[2]):
-        axes, sizes = f"[B, C, {', '.join('DHW'[3 - dims :])}]", f"C = {channels}"
-        if scales is not None:
-            axes, sizes = axes.replace("C", "C, S"), f"S = {scales} (the scales of its basis) and {sizes}"
-        raise ValueError(f"{who}: expected input {axes} with {sizes}, got shape {tuple(x.shape)}")
+    check_shape(who, x, dims, scales is not None, channels, scales, "the scales of its basis")
     if x.device != weight.device:
         raise ValueError(f"{who}: expected input on {weight.device} like its weights, got {x.device}")
     if x.dtype != weight.dtype and not (_autocast(x) and x.is_floating_point()):
@@ -250,6 +246,24 @@ def check_input(who: str, x: Tensor, weight: Tensor, channels: int, dims: int, s
             f"{who}: expected input of {weight.dtype} like its weights, got {x.dtype}; "
             f"convert one of them or use torch.autocast"
         )
+
+
+def check_shape(
+    who: str,
+    x: Tensor,
+    dims: int,
+    maps: bool = True,
+    channels: int | None = None,
+    scales: int | None = None,
+    whose: str = "its scales",
+) -> None:
+    """Refuse what is no image or (`maps`) feature map of so many spatial axes, channels and scales, in one line."""
+    if x.ndim != dims + 2 + maps or channels not in (None, x.shape[1]) or scales not in (None, x.shape[2]):
+        axes = ", ".join(["B", "C", *(["S"] if maps else []), *"DHW"[3 - dims :]])
+        sizes = [f"S = {scales} ({whose})"] if scales else []
+        sizes += [f"C = {channels}"] if channels else []
+        said = f" with {' and '.join(sizes)}" if sizes else ""
+        raise ValueError(f"{who}: expected input [{axes}]{said}, got shape {tuple(x.shape)}")
 
 
 def _autocast(x: Tensor) -> bool:

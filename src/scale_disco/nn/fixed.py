@@ -18,6 +18,8 @@ class FixedTensors(nn.Module):
     device gets them with its weights.
     """
 
+    _fixed: Mapping[str, Tensor] = {}
+
     def fix(self, tensors: Mapping[str, Tensor], like: Tensor) -> None:
         """Keep float64 tensors under these names, on the device and in the (at least single) precision of another."""
         self._fixed = dict(tensors)

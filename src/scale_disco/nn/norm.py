@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from ..fold import fold, unfold
+from ..functional import check_shape
 
 
 class _ScaleBatchNorm(nn.modules.batchnorm._BatchNorm):
     spatial_dims: ClassVar[int]
 
     def forward(self, x: Tensor) -> Tensor:
-        check_maps(type(self).__name__, x, self.spatial_dims, self.num_features)
+        check_shape(type(self).__name__, x, self.spatial_dims, channels=self.num_features)
         return unfold(super().forward(fold(x)), x.shape[2])
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -65,11 +66,3 @@ class ScaleDropout(nn.modules.dropout._DropoutNd):
     def forward(self, x: Tensor) -> Tensor:
         drop = torch.feature_dropout_ if self.inplace else torch.feature_dropout
         return drop(x, self.p, self.training)
-
-
-def check_maps(who: str, x: Tensor, dims: int, channels: int | None = None, scales: int | None = None) -> None:
-    """Refuse what is no feature map of so many spatial axes (and channels, and scales), in one line."""
-    if x.ndim != dims + 3 or channels not in (None, x.shape[1]) or scales not in (None, x.shape[2]):
-        axes = f"[B, C, S, {', '.join('DHW'[3 - dims :])}]"
-        axes += f" with C = {channels}" if channels else f" with S = {scales} (its scales)" if scales else ""
-        raise ValueError(f"{who}: expected input {axes}, got shape {tuple(x.shape)}")

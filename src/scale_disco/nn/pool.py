@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -12,10 +13,9 @@ from torch import Tensor, nn
 from ..basis import DiscreteBasis
 from ..basis.stencil import check_count
 from ..fold import fold, unfold
-from ..functional import Layout, convolve_one, scale_maps
+from ..functional import Layout, check_shape, convolve_one, scale_maps
 from ..scales import Scales, as_scales
 from .fixed import FixedTensors
-from .norm import check_maps
 
 
 def _max_pool1d(x: Tensor, size: int, stride: int, padding: int = 0, dilation: int = 1) -> Tensor:
@@ -29,7 +29,7 @@ _INTERPOLATION = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}, "cubic
 _TORCH_NAMES = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 
 
-class _ScalePool(FixedTensors):
+class _ScalePool(nn.Module):
     """Windows of one size at all scales, or (`scales`) windows that grow with the scale like the kernels."""
 
     spatial_dims: ClassVar[int]
@@ -56,24 +56,11 @@ class _ScalePool(FixedTensors):
             )
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.scales = None if scales is None else as_scales(scales)
-        self.fix({}, torch.empty(0))
 
-    def forward(self, x: Tensor) -> Tensor:
-        check_maps(type(self).__name__, x, self.spatial_dims, scales=None if self.scales is None else len(self.scales))
-        if self.scales is None:
-            return unfold(self._fixed_window(fold(x)), x.shape[2])
-        maps = scale_maps(x)
-        return unfold(torch.cat([self._window(maps[k], k) for k in range(len(maps))]), x.shape[2])
-
-    def _fixed_window(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def _window(self, x: Tensor, k: int) -> Tensor:
-        raise NotImplementedError
-
-    def _pads(self, before: int, after: int) -> tuple[int, ...]:
-        """Padding for a window that reaches so far, with as many output pixels as the window of the first scale."""
-        return (before, after + 2 * self.padding + 1 - self.kernel_size) * self.spatial_dims
+    def check(self, x: Tensor) -> None:
+        """Refuse what is no feature map, of its scales where windows follow them."""
+        scales = None if self.scales is None else len(self.scales)
+        check_shape(type(self).__name__, x, self.spatial_dims, scales=scales)
 
     def extra_repr(self) -> str:
         follows = "" if self.scales is None else f", scales={self.scales}"
@@ -81,16 +68,26 @@ class _ScalePool(FixedTensors):
 
 
 class _ScaleMaxPool(_ScalePool):
-    def _fixed_window(self, x: Tensor) -> Tensor:
-        return _MAX_POOL[self.spatial_dims](x, self.kernel_size, self.stride, self.padding)
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        pool, scales = _MAX_POOL[self.spatial_dims], self.scales
+        if scales is None:
+            return unfold(pool(fold(x), self.kernel_size, self.stride, self.padding), x.shape[2])
 
-    def _window(self, x: Tensor, k: int) -> Tensor:
-        assert self.scales is not None
-        dilation = max(round(self.scales.ratio(k)), 1)
-        centre = (self.kernel_size - 1) // 2
-        pads = self._pads(centre * dilation, (self.kernel_size - 1 - centre) * dilation)
-        x = F.pad(x, pads, value=float("-inf"))
-        return _MAX_POOL[self.spatial_dims](x, self.kernel_size, self.stride, 0, dilation)
+        def largest(x: Tensor, k: int) -> Tensor:
+            dilation = max(round(scales.ratio(k)), 1)
+            before = self.padding * dilation
+            # As many output pixels as the window of the first scale has.
+            after = 2 * self.padding + (self.kernel_size - 1) * (dilation - 1) - before
+            return pool(
+                F.pad(x, (before, after) * self.spatial_dims, value=-math.inf),
+                self.kernel_size,
+                self.stride,
+                0,
+                dilation,
+            )
+
+        return _each_scale(x, largest)
 
 
 class _Enlarged(FixedTensors):
@@ -126,11 +123,11 @@ class _ScaleAvgPool(_ScalePool, _Enlarged):
             window = torch.ones([kernel_size] * self.spatial_dims, device="cpu")
             self.enlarge(window, self.scales, self.stride, cut=kernel_size - 1 - 2 * self.padding)
 
-    def _fixed_window(self, x: Tensor) -> Tensor:
-        return _average(x, self.kernel_size, self.stride, self.padding)
-
-    def _window(self, x: Tensor, k: int) -> Tensor:
-        return self.weigh(x, k)
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        if self.scales is None:
+            return unfold(_average(fold(x), self.kernel_size, self.stride, self.padding), x.shape[2])
+        return _each_scale(x, self.weigh)
 
 
 class _ScaleBlurPool(_Enlarged):
@@ -145,15 +142,16 @@ class _ScaleBlurPool(_Enlarged):
         self.enlarge(window, self.scales, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        check_maps(type(self).__name__, x, self.spatial_dims, scales=len(self.scales))
-        maps = scale_maps(x)
-        blurred = [self.weigh(maps[k], k) for k in range(len(maps))]
-        if self.stride > 1:
-            blurred = [_average(y, self.stride, self.stride, 0) for y in blurred]
-        return unfold(torch.cat(blurred), x.shape[2])
+        check_shape(type(self).__name__, x, self.spatial_dims, scales=len(self.scales))
+        blurred = _each_scale(x, self.weigh)
+        return blurred if self.stride == 1 else unfold(_average(fold(blurred), self.stride, self.stride, 0), x.shape[2])
 
     def extra_repr(self) -> str:
         return f"{self.scales}, stride={self.stride}"
+
+
+def _each_scale(x: Tensor, pool: Callable[[Tensor, int], Tensor]) -> Tensor:
+    return unfold(torch.cat([pool(one, k) for k, one in enumerate(scale_maps(x))]), x.shape[2])
 
 
 def _average(x: Tensor, size: int, stride: int, padding: int) -> Tensor:
