@@ -21,10 +21,12 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from . import spectral
 from .basis import DiscreteBasis
 from .basis.stencil import CONVOLUTION
 from .export import bake, exchanged
 from .functional import reference
+from .models import create_model
 from .nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleProject
 from .nn.conv import ScaleConvolution
 from .scales import Scales
@@ -110,6 +112,18 @@ def network_steps(*, batch: int, side: int, scales: Scales, backward: bool) -> d
     x = torch.randn(batch, 3, side, side)
     plain = ordinary_network()
     repeated = x.repeat(len(scales), 1, 1, 1)
+    return _contenders(net, x, backward) | {PLAIN: _step(plain, [repeated], plain, backward)}
+
+
+def model_steps(name: str, *, batch: int, backward: bool) -> dict[str, Step]:
+    """The contenders for a network of the zoo; the plain one is its family's ordinary network on S times the batch."""
+    net = create_model(name)
+    layer = next((part for part in net.modules() if isinstance(part, ScaleConvolution)), None)
+    if layer is None:
+        raise ValueError(f"bench: {name} has no scale convolutions to compare")
+    x = torch.randn(batch, 1, 28, 28)
+    plain = create_model(f"{name.split('/')[0]}/cnn")
+    repeated = x.repeat(len(layer.basis.scales), 1, 1, 1)
     return _contenders(net, x, backward) | {PLAIN: _step(plain, [repeated], plain, backward)}
 
 
@@ -227,7 +241,7 @@ def _contenders(module: nn.Module, x: Tensor, backward: bool) -> dict[str, Step]
 
 def _bare_step(module: nn.Module, x: Tensor, backward: bool) -> Step:
     """The very convolutions that a module runs, on ready kernels and inputs of their own, and nothing else."""
-    with torch.no_grad(), _Recorder() as recorder:
+    with torch.no_grad(), spectral.disabled(), _Recorder() as recorder:
         module(x)
     copies: dict[int, Tensor] = {}
 

@@ -48,3 +48,22 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     if not target.parent.is_dir():
         missing = "is not a folder" if target.parent.exists() else "does not exist"
         raise FileNotFoundError(f"cannot write {target}: {target.parent} {missing}")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise FileExistsError(f"cannot make the folder {folder}: it is a file") from error
+    except OSError as error:
+        raise type(error)(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
+    with written_atomically(path) as draft:
+        try:
+            draft.write_bytes(content)
+        except OSError as error:
+            raise OSError(f"cannot write {path}: {error.strerror}") from error

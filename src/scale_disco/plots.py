@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -83,10 +83,99 @@ def plot_growth(growth: Mapping[str, Mapping[int, float]]) -> Figure:
     axis.set_xticks(ticks, [str(count) for count in ticks])
     axis.minorticks_off()
     axis.set_title("Cost of a 3x3 scale convolution", fontsize=10)
-    axis.legend(frameon=False, fontsize=9)
+    _finish(axis)
+    return figure
+
+
+class Range(NamedTuple):
+    """An error in [0, 1] and its deviation, over a range of scales; `kind` tells one series from another."""
+
+    kind: str
+    low: float
+    high: float
+    error: float
+    deviation: float
+
+
+def plot_error_over_scale(curves: Mapping[str, Sequence[Range]], trained: tuple[float, float]) -> Figure:
+    """Classification error over the scale of digits, a line per network; the training range is shaded."""
+    figure = _figure_class()(figsize=(7, 4), layout="constrained")
+    axis = figure.subplots()
+    axis.axvspan(*trained, color="#f0f0f0", zorder=0, label="scales in training")
+    for index, (name, ranges) in enumerate(curves.items()):
+        for kind in dict.fromkeys(one.kind for one in ranges):  # measured on other digits: lines do not join
+            part = [one for one in ranges if one.kind == kind]
+            axis.errorbar(
+                [(one.low * one.high) ** 0.5 for one in part],
+                [100 * one.error for one in part],
+                [100 * one.deviation for one in part],
+                fmt="o-",
+                ms=4,
+                capsize=2,
+                color=f"C{index}",
+                label=name if kind == ranges[0].kind else None,
+            )
+    axis.set(xscale="log", yscale="log", xlabel="scale of the digits", ylabel="error, %")
+    ticks = [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if axis.get_ylim()[0] <= tick <= axis.get_ylim()[1]]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    axis.set_title("Error over the scale of digits, with binomial deviations", fontsize=10)
+    _finish(axis)
+    return figure
+
+
+class Point(NamedTuple):
+    """A network: its name, equivariance error, classification error and the deviation of that, in per cent."""
+
+    name: str
+    equivariance: float
+    error: float
+    deviation: float
+
+
+def plot_equivariance_and_error(ours: Sequence[Point], paper: Sequence[Point]) -> Figure:
+    """Classification error over equivariance error: the right half of the paper's Fig. 1, with ours beside."""
+    figure = _figure_class()(figsize=(7, 4.2), layout="constrained")
+    axis = figure.subplots()
+    for points, label, colour, face in (
+        (paper, "paper", "#9a9a9a", "white"),
+        (ours, "measured here", "#1f6f8b", "#1f6f8b"),
+    ):
+        shown = [point for point in points if point.equivariance > 0]
+        if shown:
+            axis.errorbar(
+                [point.equivariance for point in shown],
+                [point.error for point in shown],
+                [point.deviation for point in shown],
+                fmt="o",
+                color=colour,
+                mfc=face,
+                capsize=2,
+                label=label,
+            )
+        for point in shown:
+            axis.annotate(
+                point.name,
+                (point.equivariance, point.error),
+                (6, 4),
+                textcoords="offset points",
+                fontsize=8,
+                color=colour,
+            )
+    axis.set(xscale="log", xlabel="equivariance error (Eq. 14) of the basis", ylabel="classification error, %")
+    axis.margins(0.15)
+    axis.set_title("More exactly equivariant, more accurate", fontsize=10)
+    _finish(axis)
+    return figure
+
+
+def _finish(axis: Any) -> None:
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False, fontsize=9)
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
-    return figure
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:

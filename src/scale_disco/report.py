@@ -20,11 +20,31 @@ def provenance(command: str) -> str:
     """Markdown lines that say how, with what and when the figures below them were made."""
     return (
         f"- Command: `{command}`\n"
-        f"- Versions: scale-disco {__version__}, torch {torch.__version__}, numpy {np.__version__}, "
-        f"Python {platform.python_version()}\n"
-        f"- Hardware: {_processor()}, {torch.get_num_threads()} threads, no GPU used\n"
-        f"- Date: {datetime.date.today().isoformat()}"
+        f"- Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}\n"
+        f"- Hardware: {machine()}\n"
+        f"- Date: {today()}"
     )
+
+
+def today() -> str:
+    """The date, as in ISO 8601."""
+    return datetime.date.today().isoformat()
+
+
+def versions() -> dict[str, str]:
+    """Of what computes."""
+    return {
+        "scale-disco": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "Python": platform.python_version(),
+    }
+
+
+def machine() -> str:
+    """The processor and how much of it torch uses, and the GPU if there is one."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU used"
+    return f"{_processor()}, {torch.get_num_threads()} threads, {gpu}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool = False) -> str:
@@ -58,6 +78,17 @@ def with_deviation(values: Sequence[float], *, least: float = 0.0) -> str:
         return "0"
     places = max(2 - math.floor(math.log10(mean)), 0)
     return f"{mean:.{places}f} ± {statistics.stdev(values):.{places}f}"
+
+
+def deviation(errors: int, images: int) -> float:
+    """The binomial standard deviation of a part of errors among images.
+
+    Example:
+        >>> deviation(500, 50_000)
+        0.000444...
+    """
+    part = errors / images
+    return math.sqrt(part * (1 - part) / images)
 
 
 def _processor() -> str:

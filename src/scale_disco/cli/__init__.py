@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import basis, bench, equivariance
+from . import basis, bench, data, equivariance, table, test, train
+from .terminal import UsageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="disco", description="Discrete scale convolutions for PyTorch.")
     parser.add_argument("--version", action="version", version=f"scale-disco {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (basis, equivariance, bench):
+    for module in (basis, equivariance, bench, data, train, test, table):
         module.add(commands)
     options = parser.parse_args(arguments)
     if options.command is None:
@@ -28,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"disco {options.command}: {error}", file=sys.stderr)
         return 1
+    except UsageError as error:
+        print(f"disco {options.command}: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(f"\ndisco {options.command}: stopped", file=sys.stderr)
         return 130

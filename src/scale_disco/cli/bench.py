@@ -26,6 +26,7 @@ from ..bench import (
     growth_setting,
     layer_steps,
     measure,
+    model_steps,
     network_steps,
 )
 from ..files import check_writable, written_atomically
@@ -38,6 +39,7 @@ _EXAMPLES = """\
   disco bench
   disco bench --only layers --repeats 21 --threads 2
   disco bench --batch 4 --channels 64 64 --side 32 --scales 1 2 4
+  disco bench --model mnist/disco --batch 64
   disco bench --only scales --plot growth.png --csv costs.csv
 """
 
@@ -63,6 +65,7 @@ def add(commands: Any) -> None:
         commands, "bench", run, "time layers and networks against dense kernels and bare convolutions", _EXAMPLES
     )
     bench.add_argument("--only", nargs="+", choices=_PARTS, metavar="PART", help=f"some of: {', '.join(_PARTS)}")
+    bench.add_argument("--model", metavar="NAME", help="a network of the zoo instead, such as mnist/disco")
     layer = bench.add_argument_group("a layer of your own, timed instead of those of the paper")
     layer.add_argument("--batch", type=int, help=f"images (default {_LAYER['batch']})")
     layer.add_argument("--channels", type=int, nargs=2, metavar=("IN", "OUT"), help="channels (default 32 32)")
@@ -117,12 +120,17 @@ def run(options: argparse.Namespace) -> None:
 
 def _cases(options: argparse.Namespace) -> list[Case]:
     own = {name: getattr(options, name) for name in _LAYER if getattr(options, name) is not None}
+    if options.model:
+        if options.only or own.keys() - {"batch"} or options.scales or options.step is not None:
+            raise ValueError("--model goes with --batch, --repeats and --threads only")
+        batch = _at_least_one("batch", own.get("batch", _LAYER["batch"]))
+        steps = partial(model_steps, options.model, batch=batch)
+        return [_case("network", backward, {f"{options.model}, B{batch}": steps}) for backward in _PASSES]
     if own or options.scales or options.step is not None or options.count is not None:
         if options.only:
             raise ValueError("--only chooses among the built-in parts: leave it out with a layer of your own")
         for name, value in own.items():
-            if min(value) < 1 if isinstance(value, list) else value < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+            _at_least_one(name, value)
         chosen = _LAYER | own
         before, after = chosen["channels"]
         setting = LayerSetting(
@@ -147,6 +155,12 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     if "scales" in parts:
         cases.append(_case("scales", True, {str(n): partial(layer_steps, growth_setting(n)) for n in _COUNTS}))
     return cases
+
+
+def _at_least_one(name: str, value: Any) -> Any:
+    if min(value) < 1 if isinstance(value, list) else value < 1:
+        raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    return value
 
 
 def _case(part: str, backward: bool, rows: Mapping[str, Callable[..., dict[str, Step]]]) -> Case:
@@ -184,7 +198,19 @@ def _measure(cases: list[Case], repeats: int) -> Measured:
 def _command(options: argparse.Namespace) -> str:
     """The command that measures the same again."""
     words = ["disco bench"]
-    for name in ("only", "batch", "channels", "side", "kernel_size", "extent", "scales", "step", "count", "repeats"):
+    for name in (
+        "only",
+        "model",
+        "batch",
+        "channels",
+        "side",
+        "kernel_size",
+        "extent",
+        "scales",
+        "step",
+        "count",
+        "repeats",
+    ):
         value = getattr(options, name)
         if value is not None:
             words.append(

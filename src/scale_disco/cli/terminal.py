@@ -93,6 +93,10 @@ def border(text: str) -> float:
         ) from None
 
 
+class UsageError(Exception):
+    """Arguments that cannot be read, where argparse does not read them."""
+
+
 class Progress:
     """A line on standard error with the time left, for work that takes longer than the user's patience.
 

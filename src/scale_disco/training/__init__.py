@@ -1,0 +1,1 @@
+"""The training loop, on Lightning. Needs the extra `train`."""

@@ -1,0 +1,112 @@
+"""A network under training, as Lightning wants it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import lightning as L
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.overrides import TorchFunctionMode
+from torchmetrics import MeanMetric
+
+from .batches import seed_of
+from .recipe import Recipe
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Classifier(L.LightningModule):
+    """Trains a network by a recipe; what happens in an epoch depends on the weights, the seed and the epoch alone."""
+
+    def __init__(self, network: nn.Module, recipe: Recipe, *, steps: int, seed: int) -> None:
+        super().__init__()
+        self.network, self.recipe, self.steps, self.seed = network, recipe, steps, seed
+        self.loss, self.error = MeanMetric(), MeanMetric()
+
+    def on_train_epoch_start(self) -> None:
+        torch.manual_seed(seed_of(self.seed, self.current_epoch, self.global_rank))  # of dropout
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        images, labels = batch
+        with _together(self.trainer.world_size):
+            scores = self.network(images)
+        loss = F.cross_entropy(scores, labels, label_smoothing=self.recipe.label_smoothing)
+        self.loss.update(loss.detach(), len(labels))
+        self.log("loss of a step", loss.detach())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.log("training loss", self.loss.compute())
+        self.loss.reset()
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        images, labels = batch
+        self.error.update((self.network(images).argmax(1) != labels).float())
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("validation error", self.error.compute(), prog_bar=True)
+        self.error.reset()
+
+    def configure_optimizers(self) -> Any:
+        total = self.steps * self.recipe.epochs
+        optimiser = self.recipe.optimiser(self.parameters())
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: self.recipe.factor(step / total))
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _together(processes: int) -> AbstractContextManager[object]:
+    return SharedStatistics() if processes > 1 else nullcontext()
+
+
+class SharedStatistics(TorchFunctionMode):
+    """Inside it batch norms take mean and variance over the batches of all processes.
+
+    Two processes then learn what one would with the same whole batch. Unlike torch's SyncBatchNorm it works on CPUs and
+    leaves the modules as they are.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (_shared_batch_norm if func is F.batch_norm else func)(*args, **(kwargs or {}))
+
+
+def _shared_batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not training:
+        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+    others = [0, *range(2, x.ndim)]
+    size = x.numel() // x.shape[1]
+    count = x.new_tensor(size)
+    dist.all_reduce(count)
+    mean = _total(x.sum(others)) / count
+    centred = x - _channels(mean, x)
+    variance = _total(centred.square().sum(others)) / count
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            running_mean.lerp_(mean, momentum)
+            running_var.lerp_(variance * count / (count - 1), momentum)
+    scale = torch.rsqrt(variance + eps) if weight is None else weight * torch.rsqrt(variance + eps)
+    out = centred * _channels(scale, x)
+    return out if bias is None else out + _channels(bias, x)
+
+
+def _total(values: Tensor) -> Tensor:
+    """The sum over all processes; its gradient is summed as well."""
+    total: Tensor = all_reduce(values)  # type: ignore[no-untyped-call]
+    return total
+
+
+def _channels(values: Tensor, x: Tensor) -> Tensor:
+    return values.reshape([1, -1] + [1] * (x.ndim - 2))

@@ -1,0 +1,223 @@
+"""A trained network on the test digits, and on digits smaller and larger than any it was trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import random
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from ..data.mnist_scale import SIDE, Digits, load, scaled
+from ..data.pictures import scaled_digits
+from ..equivariance import basis_error
+from ..files import write
+from ..models import create_model
+from ..nn.conv import ScaleConvolution
+from ..report import deviation, machine, today, versions
+from .batches import normalised
+from .recipe import Settings
+from .record import ANSWERS, BEST, LAST, TESTED, read_checkpoint, read_record
+
+_OPEN = 255  # the answer to an image that was not shown yet
+_CHUNK, _SAVED_EVERY = 125, 20.0  # images, seconds
+# Scales outside the training range, and the canvas that holds them.
+_OUTSIDE = {"smaller": ((0.15, 0.3), SIDE), "larger": ((1.0, 2.0), 2 * SIDE)}
+_EDGES = {
+    "test": [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0],
+    "smaller": [0.15, 0.2, 0.25, 0.3],
+    "larger": [1.0, 1.2, 1.4, 1.6, 1.8, 2.0],
+}
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Errors on digits of a range of scales."""
+
+    kind: str
+    low: float
+    high: float
+    images: int
+    errors: int
+
+    @property
+    def error(self) -> float:
+        return self.errors / self.images
+
+    @property
+    def deviation(self) -> float:
+        """The binomial standard deviation of the error."""
+        return deviation(self.errors, self.images)
+
+
+def evaluate(
+    run: Path,
+    *,
+    data: Path | None = None,
+    checkpoint: str = "best",
+    limit: int | None = None,
+    outside: int = 2000,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure a run and write `test.json` into its folder; stopped in between, it goes on where it was.
+
+    Args:
+        run: Folder of the run.
+        data: Folder of the realisations; the one that the run was trained on by default.
+        checkpoint: "best" or "last" weights.
+        limit: Test images at most; all by default.
+        outside: Digits at most on either side of the training range.
+        progress: Called with the images done and to do.
+    """
+    record = read_record(run)
+    settings = Settings(**record["settings"])
+    network, fingerprint = trained(run, checkpoint, settings)
+    parts = load(data or Path(record["data"]), settings.split)
+    sets = {"test": Digits(*(column[:limit] for column in parts["test"]))}
+    for kind, (factors, side) in _OUTSIDE.items():
+        if outside:
+            sets[kind] = _rescaled(parts["rest"], outside, factors, side)
+    start = time.monotonic()
+    answers = _answers(network, sets, run / ANSWERS, fingerprint, progress)
+    errors = {kind: answers[kind] != digits.labels for kind, digits in sets.items()}
+    result = {
+        "settings": dataclasses.asdict(settings),
+        "checkpoint": checkpoint,
+        "epochs": len(record["epochs"]),
+        "complete": record["status"] == "finished" and len(errors["test"]) == len(parts["test"].labels),
+        "images": len(errors["test"]),
+        "errors": int(errors["test"].sum()),
+        "by scale": [
+            dataclasses.asdict(one)
+            for kind, digits in sets.items()
+            for one in _bins(kind, digits.factors, errors[kind])
+        ],
+        "equivariance error": _equivariance(network, parts["rest"]),
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "seconds": round(time.monotonic() - start, 1),
+        "versions": versions(),
+        "machine": machine(),
+        "date": today(),
+    }
+    write(run / TESTED, f"{json.dumps(result, indent=1)}\n".encode())
+    return result
+
+
+def trained(run: Path, checkpoint: str, settings: Settings) -> tuple[nn.Module, str]:
+    """The network of a run, ready for use, and a fingerprint of its weights."""
+    names = {"best": BEST, "last": LAST}
+    if checkpoint not in names:
+        raise ValueError(f"--checkpoint must be best or last, got {checkpoint!r}")
+    path = run / names[checkpoint]
+    if not path.is_file():
+        raise FileNotFoundError(f"{run}: no {path.name} yet: the run has not finished an epoch; train on with --resume")
+    network = create_model(settings.model, augmented=settings.augment)
+    try:
+        if checkpoint == "best":
+            state = load_file(path)
+        else:
+            whole = read_checkpoint(path)["state_dict"]
+            state = {key.removeprefix("network."): value for key, value in whole.items()}
+        network.load_state_dict(state)
+    except (SafetensorError, RuntimeError, ValueError, KeyError, EOFError) as error:
+        raise ValueError(f"{path}: damaged, or not of {settings.model} ({str(error).splitlines()[0]})") from error
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return network.eval().requires_grad_(False), digest
+
+
+def bins_of(result: dict[str, Any]) -> list[Bin]:
+    """The error over the scale of digits, from what `evaluate` gave."""
+    return [Bin(**one) for one in result["by scale"]]
+
+
+def _rescaled(digits: Digits, count: int, factors: tuple[float, float], side: int) -> Digits:
+    draw = random.Random(0)
+    chosen = [draw.uniform(*factors) for _ in digits.labels[:count]]
+    images = [scaled(image, factor, side) for image, factor in zip(digits.images, chosen, strict=False)]
+    return Digits(np.stack(images), digits.labels[:count], np.array(chosen))
+
+
+def _bins(kind: str, factors: np.ndarray, errors: np.ndarray) -> list[Bin]:
+    edges = _EDGES[kind]
+    last = edges[-1]
+    found = []
+    for low, high in pairwise(edges):
+        inside = (factors >= low) & ((factors < high) | (high == last))
+        if inside.any():
+            found.append(Bin(kind, low, high, int(inside.sum()), int(errors[inside].sum())))
+    return found
+
+
+def _answers(
+    network: nn.Module, sets: dict[str, Digits], path: Path, fingerprint: str, progress: Progress | None
+) -> dict[str, np.ndarray]:
+    """The class that the network gives to every image; kept in a file on the way."""
+    answers = _kept(path, fingerprint, {kind: len(digits.labels) for kind, digits in sets.items()})
+    saved = time.monotonic()
+    pixels = {kind: digits.images[0].size for kind, digits in sets.items()}  # what an image costs
+    total = sum(len(answers[kind]) * pixels[kind] for kind in sets)
+    done = 0
+    for kind, digits in sets.items():
+        for rows in _chunks(len(digits.labels)):
+            if (answers[kind][rows] == _OPEN).any():
+                with torch.inference_mode():
+                    answers[kind][rows] = network(normalised(digits.images[rows])).argmax(1).numpy()
+            done += len(answers[kind][rows]) * pixels[kind]
+            if progress is not None:
+                progress(done, total)
+            if time.monotonic() - saved > _SAVED_EVERY:
+                _keep(path, fingerprint, answers)
+                saved = time.monotonic()
+    _keep(path, fingerprint, answers)
+    return answers
+
+
+def _chunks(count: int) -> Sequence[slice]:
+    return [slice(start, start + _CHUNK) for start in range(0, count, _CHUNK)]
+
+
+def _keep(path: Path, fingerprint: str, answers: dict[str, np.ndarray]) -> None:
+    packed = io.BytesIO()
+    np.savez_compressed(packed, weights=np.frombuffer(fingerprint.encode(), np.uint8), **answers)  # type: ignore[arg-type]
+    write(path, packed.getvalue())
+
+
+def _kept(path: Path, fingerprint: str, counts: dict[str, int]) -> dict[str, np.ndarray]:
+    """Answers of an earlier run of the same weights, open where there are none."""
+    answers = {kind: np.full(count, _OPEN, np.uint8) for kind, count in counts.items()}
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            if archive["weights"].tobytes().decode() == fingerprint:
+                for kind, mine in answers.items():
+                    if kind in archive.files and archive[kind].dtype == np.uint8 and archive[kind].ndim == 1:
+                        earlier = archive[kind][: len(mine)]
+                        mine[: len(earlier)] = earlier
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: damaged; delete it to test anew ({error})") from error
+    return answers
+
+
+def _equivariance(network: nn.Module, digits: Digits) -> float | None:
+    """Eq. 14 of a scale convolution with random weights on the network's basis, on 64 scaled digits."""
+    layer = next((part for part in network.modules() if isinstance(part, ScaleConvolution)), None)
+    if layer is None:
+        return None
+    images = scaled_digits(digits.images, 64, 0)
+    return basis_error(layer.basis, images, scales=layer.basis.scales, border=0)

@@ -1,0 +1,249 @@
+"""Training a network in a folder, from which it can go on after the end of any epoch."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import datetime
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Checkpoint, RichProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
+from safetensors.torch import save_file
+from torch import nn
+
+from ..data.mnist_scale import Digits, load
+from ..files import make_folder, written_atomically
+from ..models import create_model
+from ..report import machine, versions
+from .batches import evaluation_batches, training_batches
+from .classifier import Classifier
+from .recipe import Recipe, Settings
+from .record import BEST, EPOCHS, LAST, RECORD, read_checkpoint, read_record, write_record
+
+
+def train(
+    settings: Settings, *, data: Path, out: Path, resume: bool = False, devices: int = 1, say: Any = print
+) -> dict[str, Any]:
+    """Train in the folder `out`, anew or from where it stopped; the record of the run."""
+    if devices < 1:
+        raise ValueError(f"--devices must be at least 1, got {devices}")
+    first = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", os.environ.get("LOCAL_RANK", 0)))) == 0
+    record = _opened(out, settings) if resume else None
+    if record is not None and record["status"] == "finished":
+        say(f"{out}: finished already after {len(record['epochs'])} epochs")
+        return record
+    if record is None and first:
+        _check_free(out)
+    parts = {
+        name: Digits(*(column[: settings.limit] for column in digits))
+        for name, digits in load(data, settings.split).items()
+    }
+    if record is None:
+        record = _new_record(settings, data)
+        if first:
+            make_folder(out)
+            write_record(out, record)
+    last = out / LAST if resume and (out / LAST).is_file() else None
+    if last is not None:
+        read_checkpoint(last)
+    recipe = settings.full_recipe
+    torch.manual_seed(settings.seed)
+    network = create_model(settings.model, augmented=settings.augment)
+    batches = training_batches(parts["train"], recipe.batch, seed=settings.seed, augment=settings.augment)
+    module = Classifier(network, recipe, steps=len(batches), seed=settings.seed)
+    diary = _Diary(out, record, recipe, say)
+    with _quiet():
+        trainer = L.Trainer(
+            max_epochs=recipe.epochs,
+            accelerator="auto",
+            devices=devices,
+            strategy=_strategy(network) if devices > 1 or "RANK" in os.environ else "auto",
+            use_distributed_sampler=False,
+            deterministic=True,
+            num_sanity_val_steps=0,
+            enable_model_summary=False,
+            enable_progress_bar=sys.stdout.isatty(),
+            logger=TensorBoardLogger(out, name="", version="tensorboard"),
+            log_every_n_steps=min(10, len(batches)),
+            callbacks=[diary, *([RichProgressBar()] if sys.stdout.isatty() else [])],
+        )
+        try:
+            trainer.fit(
+                module,
+                datamodule=_Digits(parts, settings),
+                ckpt_path=last,
+                weights_only=True,
+            )
+        except SystemExit:
+            if trainer.interrupted:  # Lightning ends the process on Ctrl-C
+                raise KeyboardInterrupt from None
+            raise
+    return diary.record
+
+
+class _Digits(L.LightningDataModule):
+    def __init__(self, parts: dict[str, Digits], settings: Settings) -> None:
+        super().__init__()
+        self.parts, self.settings = parts, settings
+
+    @property
+    def _share(self) -> dict[str, int]:
+        assert self.trainer is not None
+        return {"rank": self.trainer.global_rank, "world": self.trainer.world_size}
+
+    def train_dataloader(self) -> Any:
+        settings = self.settings
+        return training_batches(
+            self.parts["train"],
+            settings.full_recipe.batch,
+            seed=settings.seed,
+            augment=settings.augment,
+            **self._share,
+        )
+
+    def val_dataloader(self) -> Any:
+        return evaluation_batches(self.parts["val"], **self._share)
+
+
+class _Diary(Checkpoint):
+    """At the end of every epoch: the best weights, the state to go on from, the record, a line to the user."""
+
+    def __init__(self, out: Path, record: dict[str, Any], recipe: Recipe, say: Any) -> None:
+        self.out, self.record, self.recipe, self.say = out, record, recipe, say
+        self.rows: list[dict[str, float]] = []
+        self.start = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = state_dict["rows"]
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.start = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        metrics = trainer.callback_metrics
+        error = float(metrics["validation error"])
+        better = error < min((row["validation error"] for row in self.rows), default=2.0)
+        self.rows.append(
+            {
+                "epoch": trainer.current_epoch + 1,
+                "training loss": float(metrics["training loss"]),
+                "validation error": error,
+                "learning rate": float(trainer.optimizers[0].param_groups[0]["lr"]),
+                "seconds": round(time.monotonic() - self.start, 3),
+            }
+        )
+        if better and trainer.is_global_zero:
+            network = pl_module.network
+            assert isinstance(network, nn.Module)
+            with written_atomically(self.out / BEST) as draft:
+                save_file(network.state_dict(), draft, {"epoch": str(trainer.current_epoch + 1)})
+        self._save(trainer)
+        if trainer.is_global_zero:
+            self._note()
+
+    def _save(self, trainer: L.Trainer) -> None:
+        if trainer.is_global_zero:
+            with written_atomically(self.out / LAST) as draft:
+                trainer.save_checkpoint(draft)
+        else:  # all processes take part
+            trainer.save_checkpoint(self.out / LAST)
+
+    def _note(self) -> None:
+        rows, epochs = self.rows, self.recipe.epochs
+        best = min(rows, key=lambda row: row["validation error"])
+        self.record["epochs"] = rows
+        self.record["results"] = {"best epoch": best["epoch"], "validation error": best["validation error"]}
+        if len(rows) == epochs:
+            self.record["status"] = "finished"
+            self.record["finished"] = _now()
+        write_record(self.out, self.record)
+        with written_atomically(self.out / EPOCHS) as draft, draft.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        row = rows[-1]
+        left = row["seconds"] * (epochs - len(rows))
+        self.say(
+            f"epoch {row['epoch']:.0f} of {epochs}: loss {row['training loss']:.4f}, validation error "
+            f"{row['validation error']:.2%} (best {best['validation error']:.2%}), {row['seconds']:.0f} s"
+            + (f", {_duration(left)} left" if left else "")
+        )
+
+
+def _new_record(settings: Settings, data: Path) -> dict[str, Any]:
+    return {
+        "status": "running",
+        "settings": dataclasses.asdict(settings),
+        "recipe": dataclasses.asdict(settings.full_recipe),
+        "data": str(data),
+        "versions": {**versions(), "lightning": L.__version__},
+        "machine": machine(),
+        "started": _now(),
+        "epochs": [],
+        "results": {},
+    }
+
+
+def _check_free(out: Path) -> None:
+    if out.is_dir() and any(out.iterdir()):
+        what = "holds a run already: add --resume to go on with it" if (out / RECORD).is_file() else "is not empty"
+        raise FileExistsError(f"{out} {what}, or choose another folder with --out")
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"--out must be a folder, got the file {out}")
+
+
+def _opened(out: Path, settings: Settings) -> dict[str, Any]:
+    """The record of a run that is to go on, if its settings are the same."""
+    record = read_record(out)
+    before = Settings(**record["settings"])
+    others = [
+        f"--{name} {was}, got {now}"
+        for name, now in dataclasses.asdict(settings).items()
+        if (was := getattr(before, name)) != now
+    ]
+    if others:
+        raise ValueError(f"--resume: {out} was started with {'; '.join(others)}")
+    return record
+
+
+def _strategy(network: nn.Module) -> DDPStrategy:
+    unused = any(name.rpartition(".")[2] == "unused" for name, _ in network.named_parameters())
+    return DDPStrategy(find_unused_parameters=unused)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lightning's remarks on hardware and advice on loaders kept off the terminal."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*does not have many workers.*")
+            warnings.filterwarnings("ignore", ".*LeafSpec.*")  # Lightning's imports
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,188 @@
+"""Runs beside the paper's Table 1."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..models import list_models
+from ..report import deviation, table
+from .recipe import RECIPES, Settings
+from .record import RECORD, TESTED, read_record
+
+MISSING = "missing"
+
+
+class Paper(NamedTuple):
+    """A row of Table 1: errors in per cent with their deviations over six realisations, and Eq. 14."""
+
+    name: str
+    plain: tuple[float, float]
+    augmented: tuple[float, float]
+    equivariance: float | None
+
+
+PAPER = {
+    "mnist/cnn": Paper("CNN", (2.02, 0.07), (1.60, 0.09), None),
+    "mnist/sicnn": Paper("SiCNN", (2.02, 0.14), (1.59, 0.03), None),
+    "mnist/si-convnet": Paper("SI-ConvNet", (1.82, 0.11), (1.59, 0.10), None),
+    "mnist/sevf": Paper("SEVF", (2.12, 0.13), (1.81, 0.09), None),
+    "mnist/dss": Paper("DSS", (1.97, 0.08), (1.57, 0.09), 0.0),
+    "mnist/ss-cnn": Paper("SS-CNN", (1.84, 0.10), (1.76, 0.07), None),
+    "mnist/sesn-hermite": Paper("SESN, Hermite", (1.68, 0.06), (1.42, 0.07), 0.107),
+    "mnist/sesn-bspline": Paper("SESN, B-spline", (1.74, 0.08), (1.49, 0.05), 0.163),
+    "mnist/sesn-fourier": Paper("SESN, Fourier", (1.88, 0.07), (1.55, 0.07), 0.170),
+    "mnist/sesn-radial": Paper("SESN, Radial", (1.74, 0.07), (1.55, 0.10), 0.200),
+    "mnist/disco": Paper("DISCO", (1.52, 0.06), (1.35, 0.05), 0.004),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run, with what was measured on it if it was tested in whole."""
+
+    run: Path
+    settings: Settings
+    record: dict[str, Any]
+    tested: dict[str, Any] | None
+
+    @property
+    def error(self) -> float:
+        """In per cent."""
+        assert self.tested is not None
+        return 100 * float(self.tested["errors"]) / float(self.tested["images"])
+
+    @property
+    def deviation(self) -> float:
+        """Binomial, in per cent."""
+        assert self.tested is not None
+        return 100 * deviation(self.tested["errors"], self.tested["images"])
+
+    @property
+    def seconds(self) -> float:
+        """Of a middling epoch, validation included."""
+        return float(statistics.median(row["seconds"] for row in self.record["epochs"]))
+
+    @property
+    def state(self) -> str:
+        """Why there is no figure."""
+        done, epochs = len(self.record["epochs"]), self.settings.full_recipe.epochs
+        return f"{MISSING} (not tested)" if done == epochs else f"{MISSING} ({done} of {epochs} epochs)"
+
+
+def outcomes(folders: Sequence[Path]) -> list[Outcome]:
+    """All runs in these folders: runs themselves, or folders of runs."""
+    found = []
+    for folder in folders:
+        runs = sorted(path.parent for path in folder.rglob(RECORD)) if folder.is_dir() else []
+        if not runs:
+            raise FileNotFoundError(f"{folder}: no training run in it: no {RECORD}")
+        found += [_outcome(run) for run in runs]
+    return found
+
+
+def _outcome(run: Path) -> Outcome:
+    record = read_record(run)
+    settings = Settings(**record["settings"])
+    tested = None
+    path = run / TESTED
+    if path.is_file():
+        try:
+            tested = json.loads(path.read_text())
+            if Settings(**tested["settings"]) != settings:
+                raise ValueError("it belongs to a run of other settings")
+            tested = tested if tested["complete"] else None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: damaged; make it anew: disco test {run} ({error})") from error
+    return Outcome(run, settings, record, tested)
+
+
+class Group(NamedTuple):
+    """Runs that may stand in one table: on the same data, trained for the same time."""
+
+    title: str
+    outcomes: list[Outcome]
+
+    def of(self, model: str, augment: bool) -> list[Outcome]:
+        return [one for one in self.outcomes if (one.settings.model, one.settings.augment) == (model, augment)]
+
+    def tested(self, model: str, augment: bool) -> list[Outcome]:
+        return [one for one in self.of(model, augment) if one.tested is not None]
+
+
+def groups(found: Iterable[Outcome]) -> list[Group]:
+    """Runs, sorted into tables."""
+    sorted_: dict[str, list[Outcome]] = {}
+    for one in found:
+        recipe = one.settings.full_recipe
+        stretched = "" if recipe == RECIPES[one.settings.recipe] else f" stretched to {recipe.epochs} epochs"
+        data = "MNIST-scale, mini stand-in" if one.settings.split == "mini" else "MNIST-scale"
+        data += "" if one.settings.limit is None else f", {one.settings.limit} training images"
+        sorted_.setdefault(f"{data}, recipe {one.settings.recipe}{stretched}", []).append(one)
+    return [Group(title, members) for title, members in sorted_.items()]
+
+
+def table_of(group: Group) -> str:
+    """Table 1 with our figures beside the paper's, as Markdown; test errors in per cent."""
+    header = ["model", "MNIST", "paper", "MNIST+", "paper", "Eq. 14", "paper", "parameters", "s / epoch"]
+    rows = []
+    for model in list_models("mnist"):
+        paper = PAPER[model]
+        measured = group.tested(model, False) + group.tested(model, True)
+        row = [paper.name]
+        for augment, theirs in ((False, paper.plain), (True, paper.augmented)):
+            row += [_cell(group, model, augment), f"{theirs[0]:.2f} ± {theirs[1]:.2f}"]
+        equivariance = next((one.tested["equivariance error"] for one in measured if one.tested), None)
+        row.append("-" if equivariance is None else "0" if equivariance < 1e-9 else f"{equivariance:.3g}")
+        row.append("-" if paper.equivariance is None else f"{paper.equivariance:.3f}")
+        row.append(next((f"{one.tested['parameters']:,}" for one in measured if one.tested), "-"))
+        row.append(f"{statistics.median(one.seconds for one in measured):.0f}" if measured else "-")
+        rows.append(row)
+    return table(header, rows, markdown=True)
+
+
+def gaps_of(group: Group) -> str:
+    """How far each model is behind the best one, with the binomial deviation of the difference."""
+    lines = []
+    for augment in (False, True):
+        means = {}
+        for model in list_models("mnist"):
+            if measured := group.tested(model, augment):
+                error = statistics.mean(one.error for one in measured)
+                means[model] = error, sum(one.deviation**2 for one in measured) / len(measured) ** 2
+        if len(means) > 1:
+            best = min(means, key=lambda model: means[model][0])
+            others = [
+                f"{PAPER[model].name} +{error - means[best][0]:.2f} ± {(variance + means[best][1]) ** 0.5:.2f}"
+                for model, (error, variance) in sorted(means.items(), key=lambda item: item[1])
+                if model != best
+            ]
+            lines.append(f"MNIST{'+' if augment else ''}: best {PAPER[best].name}; {'; '.join(others)} points")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def points_of(group: Group) -> list[tuple[str, float, float, float]]:
+    """Name, equivariance error, mean error and its deviation of every model tested without augmentation."""
+    points = []
+    for model in list_models("mnist"):
+        measured = group.tested(model, False)
+        equivariance = next((one.tested["equivariance error"] for one in measured if one.tested), None)
+        if equivariance is not None:
+            errors = [one.error for one in measured]
+            spread = statistics.stdev(errors) if len(errors) > 1 else measured[0].deviation
+            points.append((PAPER[model].name, equivariance, statistics.mean(errors), spread))
+    return points
+
+
+def _cell(group: Group, model: str, augment: bool) -> str:
+    measured = group.tested(model, augment)
+    if not measured:
+        return next((one.state for one in group.of(model, augment)), MISSING)
+    errors = [one.error for one in measured]
+    if len(errors) == 1:
+        return f"{errors[0]:.2f} ± {measured[0].deviation:.2f} (1 run)"
+    return f"{statistics.mean(errors):.2f} ± {statistics.stdev(errors):.2f} ({len(errors)} runs)"

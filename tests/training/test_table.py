@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from scale_disco.cli import main
+from scale_disco.models import list_models
+from scale_disco.training.recipe import RECIPES, Settings
+from scale_disco.training.table import PAPER, gaps_of, groups, outcomes, table_of
+from tests.training.trial import assert_one_line
+
+
+@pytest.fixture
+def add_run(tmp_path):
+    """Write the folder of a run, tested or not."""
+
+    def write(name, errors=None, done=None, complete=True, **settings):
+        chosen = Settings(**settings)
+        epochs = chosen.full_recipe.epochs
+        row = {"epoch": 1, "validation error": 0.02, "training loss": 0.1, "seconds": 90.0}
+        record = {
+            "status": "running" if done else "finished",
+            "settings": dataclasses.asdict(chosen),
+            "epochs": [row] * (done or epochs),
+            "results": {},
+        }
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        (run / "run.json").write_text(json.dumps(record))
+        if errors is not None:
+            tested = {
+                "settings": record["settings"],
+                "images": 50_000,
+                "errors": errors,
+                "complete": complete,
+                "equivariance error": 0.02 if "disco" in chosen.model else None,
+                "parameters": 494_549,
+            }
+            (run / "test.json").write_text(json.dumps(tested))
+        return tmp_path / "runs"
+
+    return write
+
+
+def cells(text, name):
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {name} ")]
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def test_every_model_has_its_row_of_the_paper():
+    assert set(PAPER) == set(list_models("mnist"))
+
+
+def test_mean_and_deviation_over_realisations(add_run):
+    for split, errors in enumerate((700, 750, 800)):
+        runs = add_run(f"disco{split}", errors, model="mnist/disco", split=str(split))
+    (group,) = groups(outcomes([runs]))
+    assert group.title == "MNIST-scale, recipe fast"
+    row = cells(table_of(group), "DISCO")
+    assert row == [
+        "DISCO", "1.50 ± 0.10 (3 runs)", "1.52 ± 0.06", "missing", "1.35 ± 0.05", "0.02", "0.004", "494,549", "90",
+    ]  # fmt: skip
+
+
+def test_one_run_has_a_binomial_deviation(add_run):
+    runs = add_run("cnn", 1000, model="mnist/cnn", augment=True)
+    (group,) = groups(outcomes([runs]))
+    assert cells(table_of(group), "CNN")[1:4] == ["missing", "2.02 ± 0.07", "2.00 ± 0.06 (1 run)"]
+
+
+def test_what_is_missing_says_why(add_run):
+    add_run("a", model="mnist/cnn")
+    add_run("b", 500, model="mnist/disco", done=3, complete=False)
+    runs = add_run("c", 500, model="mnist/dss", complete=False)
+    (group,) = groups(outcomes([runs]))
+    text = table_of(group)
+    epochs = RECIPES["fast"].epochs
+    assert cells(text, "CNN")[1] == "missing (not tested)"
+    assert cells(text, "DISCO")[1] == f"missing (3 of {epochs} epochs)"
+    assert cells(text, "DSS")[1] == "missing (not tested)"
+    assert cells(text, "SEVF")[1] == "missing"
+    assert gaps_of(group) == ""
+
+
+def test_gaps_have_the_deviation_of_a_difference(add_run):
+    add_run("a", 1000, model="mnist/cnn")
+    runs = add_run("b", 750, model="mnist/disco")
+    (group,) = groups(outcomes([runs]))
+    deviation = (0.02 * 0.98 / 50_000 + 0.015 * 0.985 / 50_000) ** 0.5
+    assert gaps_of(group) == f"- MNIST: best DISCO; CNN +0.50 ± {100 * deviation:.2f} points"
+
+
+def test_runs_of_different_training_are_not_mixed(add_run):
+    add_run("a", 700, model="mnist/disco")
+    add_run("b", 710, model="mnist/disco", recipe="paper")
+    add_run("c", 720, model="mnist/disco", epochs=2)
+    add_run("d", 730, model="mnist/disco", limit=100)
+    runs = add_run("e", 740, model="mnist/disco", split="mini")
+    found = groups(outcomes([runs]))
+    assert len(found) == 5
+    assert all(len(group.outcomes) == 1 for group in found)
+
+
+def test_command_writes_and_draws(add_run, tmp_path, capsys):
+    add_run("a", 1000, model="mnist/cnn")
+    runs = add_run("b", 750, model="mnist/disco")
+    out, picture = tmp_path / "table.md", tmp_path / "table.png"
+    assert main(["table", "mnist-scale", str(runs), "--out", str(out), "--plot", str(picture)]) == 0
+    printed = capsys.readouterr().out
+    assert out.read_text() == printed
+    assert "1.50 ± 0.05 (1 run)" in printed
+    assert picture.stat().st_size > 10_000
+
+
+def test_errors_are_one_line(add_run, tmp_path, capsys):
+    assert main(["table", "mnist-scale", str(tmp_path / "none")]) == 1
+    assert_one_line(capsys, "table", "no training run in it")
+    runs = add_run("a", 1000, model="mnist/cnn")
+    (runs / "a" / "test.json").write_text("{}")
+    assert main(["table", "mnist-scale", str(runs)]) == 1
+    assert_one_line(capsys, "table", "test.json: damaged; make it anew: disco test")
