@@ -67,3 +67,22 @@ def write(path: Path, content: bytes) -> None:
             draft.write_bytes(content)
         except OSError as error:
             raise OSError(f"cannot write {path}: {error.strerror}") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes that ask for the same folder out of it; the lock ends with the process at the latest."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(f"{folder}: another process is at work in it") from error
+        yield
+    finally:
+        os.close(handle)

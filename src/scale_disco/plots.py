@@ -155,18 +155,20 @@ def plot_equivariance_and_error(ours: Sequence[Point], paper: Sequence[Point]) -
                 capsize=2,
                 label=label,
             )
-        for point in shown:
+        left = points is paper
+        for index, point in enumerate(sorted(shown, key=lambda point: point.error)):
             axis.annotate(
                 point.name,
                 (point.equivariance, point.error),
-                (6, 4),
+                (-6 if left else 6, (5, -11)[index % 2]),  # neighbours above and below
                 textcoords="offset points",
+                ha="right" if left else "left",
                 fontsize=8,
                 color=colour,
             )
     axis.set(xscale="log", xlabel="equivariance error (Eq. 14) of the basis", ylabel="classification error, %")
-    axis.margins(0.15)
-    axis.set_title("More exactly equivariant, more accurate", fontsize=10)
+    axis.margins(0.2)
+    axis.set_title("Error of networks over the equivariance error of their bases", fontsize=10)
     _finish(axis)
     return figure
 

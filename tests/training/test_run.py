@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from scale_disco.cli import main
+from scale_disco.files import locked
 from scale_disco.models import list_models
 from tests.training.trial import TRIAL, assert_one_line, train
 
@@ -179,6 +180,16 @@ def test_resume_refuses_other_settings(data, whole, capsys):
     assert train(data, whole, "--resume", "--seed", "5", "--model", "mnist/disco") == 1
     assert_one_line(capsys, "train", "was started with --model mnist/cnn, got mnist/disco; --seed 0, got 5")
     assert (whole / "run.json").read_bytes() == before
+
+
+def test_one_process_at_a_time(data, tmp_path, whole, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    with locked(run):
+        assert train(data, run, "--resume") == 1
+    assert_one_line(capsys, "train", "another process is at work in it")
 
 
 def test_resume_needs_a_run(data, tmp_path, capsys):

@@ -25,6 +25,8 @@ def add_run(tmp_path):
             "settings": dataclasses.asdict(chosen),
             "epochs": [row] * (done or epochs),
             "results": {},
+            "versions": {"torch": "2.4"},
+            "machine": "abacus",
         }
         run = tmp_path / "runs" / name
         run.mkdir(parents=True)
@@ -37,6 +39,7 @@ def add_run(tmp_path):
                 "complete": complete,
                 "equivariance error": 0.02 if "disco" in chosen.model else None,
                 "parameters": 494_549,
+                "date": "2026-01-01",
             }
             (run / "test.json").write_text(json.dumps(tested))
         return tmp_path / "runs"
@@ -111,6 +114,8 @@ def test_command_writes_and_draws(add_run, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert out.read_text() == printed
     assert "1.50 ± 0.05 (1 run)" in printed
+    command = "disco train mnist-scale --model mnist/disco --split 0 --recipe fast --seed 0"
+    assert f"- `{command}`, then `disco test`: abacus; torch 2.4; 2026-01-01" in printed
     assert picture.stat().st_size > 10_000
 
 

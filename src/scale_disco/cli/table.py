@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Collect, print, write and draw."""
-    from ..training.table import PAPER, gaps_of, groups, outcomes, points_of, table_of
+    from ..training.table import PAPER, gaps_of, groups, outcomes, points_of, runs_of, table_of
 
     if options.plot:
         check_picture(options.plot)
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
         check_writable(options.out)
     sections = groups(outcomes(options.runs))
     text = "\n\n".join(
-        "\n\n".join(part for part in (f"## {group.title}", table_of(group), gaps_of(group)) if part)
+        "\n\n".join(part for part in (f"## {group.title}", table_of(group), gaps_of(group), runs_of(group)) if part)
         for group in sections
     )
     print(text)

@@ -56,7 +56,15 @@ def run(options: argparse.Namespace) -> None:
             raise ValueError(f"--threads must be at least 1, got {given.threads}")
         torch.set_num_threads(given.threads)
     out = Path(given.out) if given.out else Path("runs") / _name(settings)
-    record = train(settings, data=Path(given.data), out=out, resume=given.resume, devices=given.devices, say=say)
+    record = train(
+        settings,
+        data=Path(given.data),
+        out=out,
+        resume=given.resume,
+        devices=given.devices,
+        nodes=given.nodes,
+        say=say,
+    )
     if record["status"] == "finished":
         say(f"best validation error {record['results']['validation error']:.2%}; next: disco test {out}")
 
@@ -83,6 +91,7 @@ def _parser(settings: type) -> Any:
     parser.add_argument("--out", type=str | None, default=None, help="folder of the run (default: by its settings)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
     parser.add_argument("--devices", type=int, default=1, help="processes or GPUs that share every batch")
+    parser.add_argument("--nodes", type=int, default=1, help="machines, each with so many devices (torchrun, SLURM)")
     parser.add_argument("--threads", type=int | None, default=None, help="CPU threads of a process")
     parser.add_argument("--config", action="config", help="read arguments from a YAML file")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

@@ -27,7 +27,7 @@ def seed_of(*parts: int) -> int:
 
 def normalised(images: np.ndarray) -> Tensor:
     """Images uint8 [N, H, W] as the networks take them, [N, 1, H, W]."""
-    return ((torch.from_numpy(images).float() / 255 - _MEAN) / _DEVIATION)[:, None]
+    return ((torch.tensor(images, dtype=torch.float32) / 255 - _MEAN) / _DEVIATION)[:, None]
 
 
 def training_batches(

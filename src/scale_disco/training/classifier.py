@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.overrides import TorchFunctionMode
 from torchmetrics import MeanMetric
 
@@ -37,20 +36,14 @@ class Classifier(L.LightningModule):
             scores = self.network(images)
         loss = F.cross_entropy(scores, labels, label_smoothing=self.recipe.label_smoothing)
         self.loss.update(loss.detach(), len(labels))
+        self.log("training loss", self.loss, on_step=False, on_epoch=True)
         self.log("loss of a step", loss.detach())
         return loss
-
-    def on_train_epoch_end(self) -> None:
-        self.log("training loss", self.loss.compute())
-        self.loss.reset()
 
     def validation_step(self, batch: Batch, index: int) -> None:
         images, labels = batch
         self.error.update((self.network(images).argmax(1) != labels).float())
-
-    def on_validation_epoch_end(self) -> None:
-        self.log("validation error", self.error.compute(), prog_bar=True)
-        self.error.reset()
+        self.log("validation error", self.error, prog_bar=True)
 
     def configure_optimizers(self) -> Any:
         total = self.steps * self.recipe.epochs
@@ -102,9 +95,24 @@ def _shared_batch_norm(
     return out if bias is None else out + _channels(bias, x)
 
 
+class _Total(torch.autograd.Function):
+    """The sum over all processes; so is its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
 def _total(values: Tensor) -> Tensor:
-    """The sum over all processes; its gradient is summed as well."""
-    total: Tensor = all_reduce(values)  # type: ignore[no-untyped-call]
+    total: Tensor = _Total.apply(values)  # type: ignore[no-untyped-call]
     return total
 
 

@@ -83,6 +83,17 @@ class Settings:
         recipe = RECIPES[self.recipe]
         return recipe if self.epochs is None else dataclasses.replace(recipe, epochs=self.epochs)
 
+    @property
+    def command(self) -> str:
+        """The command that starts such a run."""
+        words = ["disco train mnist-scale"]
+        for name, value in dataclasses.asdict(self).items():
+            if value is True:
+                words.append(f"--{name}")
+            elif value is not None and value is not False:
+                words.append(f"--{name} {value}")
+        return " ".join(words)
+
 
 def _check(option: str, value: str, known: Iterable[str]) -> None:
     if value not in known:

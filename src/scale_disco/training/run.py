@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ..data.mnist_scale import Digits, load
-from ..files import make_folder, written_atomically
+from ..files import locked, make_folder, written_atomically
 from ..models import create_model
 from ..report import machine, versions
 from .batches import evaluation_batches, training_batches
@@ -34,54 +34,67 @@ from .record import BEST, EPOCHS, LAST, RECORD, read_checkpoint, read_record, wr
 
 
 def train(
-    settings: Settings, *, data: Path, out: Path, resume: bool = False, devices: int = 1, say: Any = print
+    settings: Settings,
+    *,
+    data: Path,
+    out: Path,
+    resume: bool = False,
+    devices: int = 1,
+    nodes: int = 1,
+    say: Any = print,
 ) -> dict[str, Any]:
     """Train in the folder `out`, anew or from where it stopped; the record of the run."""
-    if devices < 1:
-        raise ValueError(f"--devices must be at least 1, got {devices}")
+    for name, value in (("devices", devices), ("nodes", nodes)):
+        if value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
     first = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", os.environ.get("LOCAL_RANK", 0)))) == 0
-    record = _opened(out, settings) if resume else None
-    if record is not None and record["status"] == "finished":
+    record = _opened(out, settings) if resume else _new_record(settings, data)
+    if record["status"] == "finished":
         say(f"{out}: finished already after {len(record['epochs'])} epochs")
         return record
-    if record is None and first:
+    if first and not resume:
         _check_free(out)
     parts = {
         name: Digits(*(column[: settings.limit] for column in digits))
         for name, digits in load(data, settings.split).items()
     }
-    if record is None:
-        record = _new_record(settings, data)
-        if first:
-            make_folder(out)
+    if not first:
+        return _fit(settings, parts, _Diary(out, record, settings.full_recipe, say), devices, nodes)
+    make_folder(out)
+    with locked(out):
+        if not resume:
             write_record(out, record)
-    last = out / LAST if resume and (out / LAST).is_file() else None
+        return _fit(settings, parts, _Diary(out, record, settings.full_recipe, say), devices, nodes)
+
+
+def _fit(settings: Settings, parts: dict[str, Digits], diary: _Diary, devices: int, nodes: int) -> dict[str, Any]:
+    """Train from the last checkpoint of the folder if it has one."""
+    last = diary.out / LAST if (diary.out / LAST).is_file() else None
     if last is not None:
-        read_checkpoint(last)
-    recipe = settings.full_recipe
+        read_checkpoint(last)  # a damaged one gets a better error here
     torch.manual_seed(settings.seed)
     network = create_model(settings.model, augmented=settings.augment)
-    batches = training_batches(parts["train"], recipe.batch, seed=settings.seed, augment=settings.augment)
-    module = Classifier(network, recipe, steps=len(batches), seed=settings.seed)
-    diary = _Diary(out, record, recipe, say)
+    recipe = settings.full_recipe
+    steps = -(-len(parts["train"].labels) // recipe.batch)
+    deterministic = torch.are_deterministic_algorithms_enabled()
     with _quiet():
         trainer = L.Trainer(
             max_epochs=recipe.epochs,
-            accelerator="auto",
             devices=devices,
-            strategy=_strategy(network) if devices > 1 or "RANK" in os.environ else "auto",
+            num_nodes=nodes,
+            strategy=_strategy(network) if devices * nodes > 1 else "auto",
             use_distributed_sampler=False,
             deterministic=True,
             num_sanity_val_steps=0,
             enable_model_summary=False,
             enable_progress_bar=sys.stdout.isatty(),
-            logger=TensorBoardLogger(out, name="", version="tensorboard"),
-            log_every_n_steps=min(10, len(batches)),
+            logger=TensorBoardLogger(diary.out, name="", version="tensorboard"),
+            log_every_n_steps=min(10, steps),
             callbacks=[diary, *([RichProgressBar()] if sys.stdout.isatty() else [])],
         )
         try:
             trainer.fit(
-                module,
+                Classifier(network, recipe, steps=steps, seed=settings.seed),
                 datamodule=_Digits(parts, settings),
                 ckpt_path=last,
                 weights_only=True,
@@ -90,6 +103,8 @@ def train(
             if trainer.interrupted:  # Lightning ends the process on Ctrl-C
                 raise KeyboardInterrupt from None
             raise
+        finally:
+            torch.use_deterministic_algorithms(deterministic)
     return diary.record
 
 
@@ -229,16 +244,18 @@ def _strategy(network: nn.Module) -> DDPStrategy:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Lightning's remarks on hardware and advice on loaders kept off the terminal."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+    loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
             warnings.filterwarnings("ignore", ".*LeafSpec.*")  # Lightning's imports
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _now() -> str:

@@ -165,6 +165,18 @@ def gaps_of(group: Group) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def runs_of(group: Group) -> str:
+    """How every figure was made: commands, versions, machines and dates."""
+    lines = []
+    for one in group.outcomes:
+        if one.tested is not None:
+            where = ", ".join(f"{name} {version}" for name, version in one.record["versions"].items())
+            lines.append(
+                f"- `{one.settings.command}`, then `disco test`: {one.record['machine']}; {where}; {one.tested['date']}"
+            )
+    return "\n".join(lines)
+
+
 def points_of(group: Group) -> list[tuple[str, float, float, float]]:
     """Name, equivariance error, mean error and its deviation of every model tested without augmentation."""
     points = []
