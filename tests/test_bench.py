@@ -17,6 +17,7 @@ from scale_disco.bench import (
     count_flops,
     layer_steps,
     measure,
+    model_steps,
     network,
     network_steps,
     on_reference,
@@ -57,6 +58,15 @@ def test_every_contender_is_measured_in_every_round(backward):
 def test_a_whole_network_is_measured():
     steps = network_steps(batch=1, side=12, scales=Scales([1, 2]), backward=True)
     assert set(measure(steps, repeats=1)) == {OURS, DENSE, BARE, PLAIN}
+
+
+def test_a_network_of_the_zoo_is_measured():
+    steps = model_steps("mnist/disco", batch=2, backward=True)
+    costs = measure(steps, repeats=1)
+    assert set(costs) == {OURS, DENSE, BARE, PLAIN}
+    assert costs[DENSE].flops > 2 * costs[OURS].flops
+    with pytest.raises(ValueError, match="mnist/cnn has no scale convolutions"):
+        model_steps("mnist/cnn", batch=1, backward=False)
 
 
 def test_ratios_compare_within_a_round():

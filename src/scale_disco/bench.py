@@ -240,7 +240,10 @@ def _contenders(module: nn.Module, x: Tensor, backward: bool) -> dict[str, Step]
 
 
 def _bare_step(module: nn.Module, x: Tensor, backward: bool) -> Step:
-    """The very convolutions that a module runs, on ready kernels and inputs of their own, and nothing else."""
+    """The very convolutions that a module runs, on ready kernels and inputs of their own, and nothing else.
+
+    Large kernels that a module may run by the Fourier transform are convolutions here.
+    """
     with torch.no_grad(), spectral.disabled(), _Recorder() as recorder:
         module(x)
     copies: dict[int, Tensor] = {}

@@ -188,8 +188,11 @@ def _replace(module: nn.Module, name: str, new: nn.Module) -> None:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        ours = any(kind.__module__.startswith(f"{__package__}.nn") for kind in type(m).__mro__)
-        return ours or super().is_leaf_module(m, module_qualified_name)
+        layer = any(kind.__module__.startswith(f"{__package__}.nn") for kind in type(m).__mro__)
+        # Layers of the zoo, with control flow of their own; its blocks with norms inside are looked into.
+        zoo = type(m).__module__.startswith(f"{__package__}.models")
+        layer = layer or (zoo and not any(isinstance(part, _BatchNorm) for part in m.modules()))
+        return layer or super().is_leaf_module(m, module_qualified_name)
 
 
 def _foldable(module: nn.Module) -> list[tuple[str, str]]:

@@ -86,3 +86,13 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def reason(error: BaseException) -> str:
+    """What an error of another library says, in one line.
+
+    Example:
+        >>> reason(EOFError())
+        'EOFError'
+    """
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -115,11 +115,17 @@ def plot_error_over_scale(curves: Mapping[str, Sequence[Range]], trained: tuple[
                 color=f"C{index}",
                 label=name if kind == ranges[0].kind else None,
             )
-    axis.set(xscale="log", yscale="log", xlabel="scale of the digits", ylabel="error, %")
+    axis.set(xscale="log", xlabel="scale of the digits", ylabel="error, %")
     ticks = [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if axis.get_ylim()[0] <= tick <= axis.get_ylim()[1]]
-    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    if all(one.error > 0 for ranges in curves.values() for one in ranges):
+        axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        ticks = [tick for tick in (0.2, 0.5, 1, 2, 5, 10, 20, 50) if low <= tick <= high]
+        if len(ticks) > 1:
+            axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        else:
+            axis.set_yscale("linear")
     axis.minorticks_off()
     axis.set_title("Error over the scale of digits, with binomial deviations", fontsize=10)
     _finish(axis)

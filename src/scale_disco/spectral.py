@@ -1,8 +1,8 @@
 """Large kernels on the CPU by the Fourier transform.
 
-A product of spectra costs the same for every kernel size. On one core, forward and backward, 15x15 kernels on 64 maps
-of 28x28 take a seventh of the time of the plain convolution, on 14x14 a quarter. Small kernels, few images and large
-maps are faster directly, or need less memory, and run so.
+A product of spectra costs the same for every kernel size, so that large kernels on batches of small maps take a
+fraction of the time of the plain convolution. Small kernels, few images and large maps are faster directly, or need
+less memory, and run so.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_SIDE = 13  # of the smallest kernel that is transformed
-_CHANNELS, _BATCH = 16, 8  # at least
-_MAP = 64  # pixels at most: the spectra of all kernels are as large as the map
+_SIDE = 15  # of the smallest kernel that is transformed
+_CHANNELS, _BATCH = 16, 16  # at least
+_MAP = 64  # pixels at most: the spectrum of a kernel is as large as the map
+_SPECTRA = 1 << 25  # numbers at most in the spectra of all kernels: some 256 MB
 _enabled = True
 
 
@@ -30,6 +31,7 @@ def pays(x: Tensor, kernel: Tensor) -> bool:
         and x.shape[0] >= _BATCH
         and x.shape[1] >= _CHANNELS
         and max(x.shape[-2:]) <= _MAP
+        and kernel.shape[0] * kernel.shape[1] * x.shape[-2] * x.shape[-1] <= _SPECTRA
         and x.is_cpu
         and x.dtype in (torch.float32, torch.float64)
         and not torch.is_autocast_enabled("cpu")

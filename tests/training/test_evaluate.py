@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from scale_disco import HermiteBasis, Scales
 from scale_disco.cli import main
 from scale_disco.data.mnist_scale import load
+from scale_disco.data.pictures import scaled_digits
+from scale_disco.equivariance import basis_error
 from scale_disco.models import create_model
 from scale_disco.training.batches import normalised
 from scale_disco.training.evaluate import _equivariance, bins_of, evaluate, trained
@@ -25,13 +29,13 @@ def run(whole, tmp_path):
 
 def test_counts_the_errors_on_the_test_digits(run, data):
     result = evaluate(run, limit=300, outside=40)
-    network, _ = trained(run, "best", Settings(**result["settings"]))
+    network, _ = trained(run, "last", Settings(**result["settings"]))  # what the recipe names
     digits = load(data, "mini")["test"]
     answers = network(normalised(digits.images[:300])).argmax(1).numpy()
     assert result["errors"] == int((answers != digits.labels[:300]).sum()) > 0
     assert result["images"] == 300
     assert not result["complete"]
-    assert result == json.loads((run / "test.json").read_text())
+    assert not (run / "test.json").exists()  # written for all test images only
     assert result["parameters"] == 494_549
     assert result["equivariance error"] is None  # no scale convolutions in a CNN
 
@@ -51,8 +55,7 @@ def test_scales_are_binned(run, data):
 
 def test_goes_on_where_it_was_stopped(run, monkeypatch):
     expected = evaluate(run, limit=300, outside=40)
-    (run / "test.json").unlink()
-    (run / "answers.npz").unlink()
+    (run / "answers-last.npz").unlink()
     monkeypatch.setattr("scale_disco.training.evaluate._SAVED_EVERY", 0)
     shown = []
 
@@ -63,11 +66,10 @@ def test_goes_on_where_it_was_stopped(run, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         evaluate(run, limit=300, outside=40, progress=stop)
-    assert not (run / "test.json").exists()
-    assert int((np.load(run / "answers.npz")["test"] != 255).sum()) == 125
+    assert int((np.load(run / "answers-last.npz")["test"] != 255).sum()) == 125
 
     seen = []
-    network, fingerprint = trained(run, "best", Settings(**expected["settings"]))
+    network, fingerprint = trained(run, "last", Settings(**expected["settings"]))
     network.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
     monkeypatch.setattr("scale_disco.training.evaluate.trained", lambda *_: (network, fingerprint))
     result = evaluate(run, limit=300, outside=40)
@@ -75,25 +77,51 @@ def test_goes_on_where_it_was_stopped(run, monkeypatch):
     assert result | {"seconds": 0} == expected | {"seconds": 0}
 
 
+def test_a_smaller_test_keeps_what_is_known(run):
+    whole = evaluate(run, outside=40)
+    assert whole["complete"]
+    assert whole == json.loads((run / "test.json").read_text())
+    before = dict(np.load(run / "answers-last.npz"))
+    part = evaluate(run, limit=50, outside=0)
+    assert part["images"] == 50
+    best = evaluate(run, limit=50, outside=0, checkpoint="best")
+    assert best["checkpoint"] == "best"
+    after = dict(np.load(run / "answers-last.npz"))
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert json.loads((run / "test.json").read_text()) == whole
+
+
 def test_answers_of_other_weights_do_not_count(run):
-    evaluate(run, limit=125, outside=0)
-    before = np.load(run / "answers.npz")["weights"].copy()
-    result = evaluate(run, limit=125, outside=0, checkpoint="last")
-    assert result["checkpoint"] == "last"
-    assert not np.array_equal(np.load(run / "answers.npz")["weights"], before)
+    evaluate(run, limit=125, outside=0, checkpoint="best")
+    state = load_file(run / "best.safetensors")
+    (bias,) = [name for name, tensor in state.items() if tensor.shape == (10,)]
+    save_file(state | {bias: 1e6 * torch.eye(10)[9]}, run / "best.safetensors")  # it sees nines everywhere
+    result = evaluate(run, limit=125, outside=0, checkpoint="best")
+    assert result["errors"] > 100
+
+
+def _digest(run):
+    return hashlib.sha256((run / "best.safetensors").read_bytes()).hexdigest().encode()
 
 
 def test_equivariance_of_the_basis_is_measured(data):
     digits = load(data, "mini")["rest"]
     errors = {name: _equivariance(create_model(f"mnist/{name}"), digits) for name in ("disco", "sesn-hermite", "dss")}
     assert errors["dss"] < 1e-9 < errors["disco"] < 0.05 < errors["sesn-hermite"]
+    exact = Scales.geometric(2 ** (1 / 3), 4)  # for which the authors' rounded scales stand
+    images = scaled_digits(digits.images, 64, 0)
+    expected = basis_error(HermiteBasis.preset("mnist"), images, scales=exact, border=0)
+    assert errors["sesn-hermite"] == pytest.approx(expected)
+    for name in ("cnn", "sicnn", "ss-cnn"):
+        assert _equivariance(create_model(f"mnist/{name}"), digits) is None
 
 
 def test_command_prints_draws_and_writes(run, capsys, tmp_path):
     picture = tmp_path / "scales.png"
     assert main(["test", str(run), "--limit", "125", "--outside", "20", "--plot", str(picture)]) == 0
     out, err = capsys.readouterr()
-    assert "mnist/cnn:" in out
+    assert "mnist/cnn, last weights:" in out
     assert "errors on 125 test images" in out
     assert f"drawn {picture}" in err
     assert picture.stat().st_size > 10_000
@@ -111,18 +139,20 @@ def test_errors_are_one_line(run, tmp_path, capsys):
     refused("--limit must be at least 1, got 0", run, "--limit", 0)
     refused("--outside must be at least 0, got -1", run, "--outside", -1)
     refused("disco data mnist-scale", run, "--data", tmp_path)
+    np.savez(run / "answers.npz", weights=np.frombuffer(_digest(run), np.uint8), test=np.full(9, 77, np.uint8))
+    refused("other answers than classes", run, "--checkpoint", "best", "--outside", 0)
     (run / "answers.npz").write_bytes(b"PK")
-    refused("answers.npz: damaged; delete it to test anew", run, "--limit", 125, "--outside", 0)
+    refused("answers.npz: damaged; delete it to test anew", run, "--checkpoint", "best", "--outside", 0)
     (run / "best.safetensors").write_bytes(b"x" * 100)
-    refused("best.safetensors: damaged, or not of mnist/cnn", run)
+    refused("best.safetensors: damaged, or not of mnist/cnn", run, "--checkpoint", "best")
     (run / "best.safetensors").unlink()
-    refused("no best.safetensors yet", run)
+    refused("no best.safetensors yet", run, "--checkpoint", "best")
 
 
 def test_weights_of_another_network_are_refused(run, capsys):
     save_file(create_model("mnist/disco").state_dict(), run / "best.safetensors")
-    assert main(["test", str(run)]) == 1
+    assert main(["test", str(run), "--checkpoint", "best"]) == 1
     assert_one_line(capsys, "test", "not of mnist/cnn")
     torch.save({"state_dict": {}}, run / "last.ckpt")
     assert main(["test", str(run), "--checkpoint", "last"]) == 1
-    assert_one_line(capsys, "test", "last.ckpt: damaged, or not of mnist/cnn")
+    assert_one_line(capsys, "test", "last.ckpt: damaged, or no")

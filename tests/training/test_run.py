@@ -202,25 +202,73 @@ def test_resume_needs_a_run(data, tmp_path, capsys):
     assert_one_line(capsys, "train", "--resume needs --out")
 
 
-def test_a_damaged_checkpoint_is_one_line(data, tmp_path, whole, capsys):
-    run = tmp_path / "run"
-    shutil.copytree(whole, run)
+@pytest.fixture
+def unfinished(whole, tmp_path):
+    """A run as a kill leaves it between the last checkpoint and the record of the last epoch."""
+    run = shutil.copytree(whole, tmp_path / "run")
     record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(record | {"status": "running"}))
-    (run / "last.ckpt").write_bytes((run / "last.ckpt").read_bytes()[:1000])
-    assert train(data, run, "--resume") == 1
-    assert_one_line(capsys, "train", "last.ckpt: damaged")
+    del record["finished"]
+    (run / "run.json").write_text(json.dumps(record | {"status": "running", "epochs": record["epochs"][:-1]}))
+    return run
 
 
-def test_a_full_disk_keeps_the_last_epoch(data, tmp_path, whole, capsys, monkeypatch):
+def test_killed_before_its_last_words_is_finished_by_resume(data, unfinished, whole):
+    assert train(data, unfinished, "--resume") == 0
+    record, expected = (json.loads((run / "run.json").read_text()) for run in (unfinished, whole))
+    assert record["status"] == "finished"
+    assert record["epochs"] == expected["epochs"]
+
+
+def test_resume_knows_where_the_data_are(data, unfinished):
+    assert main(["train", "mnist-scale", "--resume", "--out", str(unfinished)]) == 0
+
+
+class Trap:
+    def __reduce__(self):
+        return print, ("executed",)
+
+
+def test_damaged_checkpoints_are_one_line(data, unfinished, capsys):
+    path = unfinished / "last.ckpt"
+    good = torch.load(path, weights_only=True)
+
+    def refused(message):
+        assert train(data, unfinished, "--resume") == 1
+        assert_one_line(capsys, "train", message)
+
+    path.write_bytes(path.read_bytes()[:1000])
+    refused("last.ckpt: damaged")
+    path.write_bytes(b"")
+    refused("last.ckpt: damaged")
+    torch.save({"state_dict": {}}, path)
+    refused("last.ckpt: damaged, or no checkpoint of a run (epoch is missing")
+    torch.save(good | {"state_dict": {}}, path)
+    refused("last.ckpt: damaged, or of another network")
+    torch.save(good | {"state_dict": Trap()}, path)
+    refused("last.ckpt: not a checkpoint of a run: it holds more than weights and numbers")
+
+
+@pytest.mark.parametrize("kilobytes", [1000, 4000])  # too small for the best weights, and for the checkpoint
+def test_a_full_disk_keeps_the_last_epoch(data, tmp_path, whole, kilobytes):
     run = tmp_path / "run"
-
-    def full(self, trainer):
-        raise OSError(28, "No space left on device", str(run / "last.ckpt"))
-
-    monkeypatch.setattr("scale_disco.training.run._Diary._save", full)
-    assert train(data, run, "--model", "mnist/cnn", "--epochs", 4) == 1
-    assert_one_line(capsys, "train", "No space left on device")
-    monkeypatch.undo()
+    call = command(data, run, "--model", "mnist/cnn", "--epochs", 4)
+    limited = (
+        "import resource, runpy, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({kilobytes * 1000},) * 2)\n"
+        f"sys.argv = {['disco', *call[3:]]!r}\n"
+        "runpy.run_module('scale_disco', run_name='__main__')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True)
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stderr.startswith(f"disco train: cannot write {run}/")
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert not (run / "last.ckpt").exists()
+    assert not [path for path in run.iterdir() if path.name.startswith(".")]
     assert train(data, run, "--resume") == 0
     assert_same_weights(run, whole)
+
+
+def test_batches_too_small_to_share_are_refused(data, tmp_path, capsys):
+    assert train(data, tmp_path / "run", "--limit", 65) == 1
+    assert_one_line(capsys, "train", "the last batch has 1, 1 processes share it")

@@ -25,6 +25,7 @@ def add_run(tmp_path):
             "settings": dataclasses.asdict(chosen),
             "epochs": [row] * (done or epochs),
             "results": {},
+            "data": "data",
             "versions": {"torch": "2.4"},
             "machine": "abacus",
         }
@@ -34,6 +35,7 @@ def add_run(tmp_path):
         if errors is not None:
             tested = {
                 "settings": record["settings"],
+                "checkpoint": "last",
                 "images": 50_000,
                 "errors": errors,
                 "complete": complete,
@@ -119,10 +121,32 @@ def test_command_writes_and_draws(add_run, tmp_path, capsys):
     assert picture.stat().st_size > 10_000
 
 
+def test_a_run_counts_once(add_run):
+    add_run("a", 1000, model="mnist/cnn")
+    runs = add_run("b", 750, model="mnist/disco")
+    assert len(outcomes([runs, runs / "a", runs / "." / "b"])) == 2
+
+
 def test_errors_are_one_line(add_run, tmp_path, capsys):
     assert main(["table", "mnist-scale", str(tmp_path / "none")]) == 1
     assert_one_line(capsys, "table", "no training run in it")
     runs = add_run("a", 1000, model="mnist/cnn")
-    (runs / "a" / "test.json").write_text("{}")
+    path = runs / "a" / "test.json"
+    good = json.loads(path.read_text())
+    damaged = ["{}", "[]", "{", *(json.dumps({key: good[key] for key in good if key != left}) for left in good)]
+    damaged += [
+        json.dumps(good | changed) for changed in ({"images": 0, "errors": 0}, {"errors": -1}, {"settings": {}})
+    ]
+    for text in damaged:
+        path.write_text(text)
+        assert main(["table", "mnist-scale", str(runs)]) == 1, text
+        assert_one_line(capsys, "table", "test.json: damaged; make it anew: disco test")
+    path = runs / "a" / "run.json"
+    good = json.loads(path.read_text())
+    for left in good:
+        path.write_text(json.dumps({key: good[key] for key in good if key != left}))
+        assert main(["table", "mnist-scale", str(runs)]) == 1
+        assert_one_line(capsys, "table", "run.json: damaged, or no record of a training run")
+    path.write_text(json.dumps(good | {"epochs": [{}]}))
     assert main(["table", "mnist-scale", str(runs)]) == 1
-    assert_one_line(capsys, "table", "test.json: damaged; make it anew: disco test")
+    assert_one_line(capsys, "table", "run.json: damaged")

@@ -121,7 +121,8 @@ def run(options: argparse.Namespace) -> None:
 def _cases(options: argparse.Namespace) -> list[Case]:
     own = {name: getattr(options, name) for name in _LAYER if getattr(options, name) is not None}
     if options.model:
-        if options.only or own.keys() - {"batch"} or options.scales or options.step is not None:
+        others = (options.only, options.scales, options.step, options.count)
+        if own.keys() - {"batch"} or any(other is not None for other in others):
             raise ValueError("--model goes with --batch, --repeats and --threads only")
         batch = _at_least_one("batch", own.get("batch", _LAYER["batch"]))
         steps = partial(model_steps, options.model, batch=batch)
@@ -236,15 +237,15 @@ def _report(measured: Measured) -> str:
 
 
 _HOW = """\
-Every contender runs once a round, in changing order; times are compared within a round, and the table gives the
-median of these ratios with their quartiles in brackets. *Dense reference* is the paper's packing: one convolution with
-zero-filled kernels for all scales. *Bare* are the very convolutions that ours runs, on ready kernels and inputs, and
-nothing else: the least it can cost. *S plain* are ordinary convolutions with the kernel of scale 1, as many as there
-are scales; for the network, the same network of ordinary layers on S times the batch. *Baked* is `bake(...)`, forward
-only; for one layer it saves weights times stencils, which is less than the noise, for a network also the norms. Memory
-is what torch holds at the peak of a step beyond what was there before it: ours has its output, and the gradient of its
-input, as one tensor while it still has their parts. GFLOP is what torch's counter finds, for the forward pass only
-(backward it counts grouped convolutions wrongly)."""
+Every contender runs once a round, in changing order; times are compared within a round, and the table gives the median
+of these ratios with their quartiles in brackets. *Dense reference* is the paper's packing: one convolution with zero-
+filled kernels for all scales. *Bare* are the very convolutions that ours runs, on ready kernels and inputs, and
+nothing else: the least it can cost, but for kernels that ours runs by the Fourier transform. *S plain* are ordinary
+convolutions with the kernel of scale 1, as many as there are scales; for the network, the same network of ordinary
+layers on S times the batch. *Baked* is `bake(...)`, forward only; for one layer it saves weights times stencils, which
+is less than the noise, for a network also the norms. Memory is what torch holds at the peak of a step beyond what was
+there before it: ours has its output, and the gradient of its input, as one tensor while it still has their parts.
+GFLOP is what torch's counter finds, for the forward pass only (backward it counts grouped convolutions wrongly)."""
 
 _GROWTH = """\
 The layer {setting} with more and more scales at steps of sqrt 2, all in the same rounds.

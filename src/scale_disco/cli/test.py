@@ -25,7 +25,9 @@ def add(commands: Any) -> None:
     test = add_command(commands, "test", run, "error of a trained network, also over the scale of digits", _EXAMPLES)
     test.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run of `disco train`")
     test.add_argument("--data", type=Path, help="folder of the realisations (default: where the run had them)")
-    test.add_argument("--checkpoint", default="best", help="weights: best (on validation, the default) or last")
+    test.add_argument(
+        "--checkpoint", help="weights: best on validation (default for recipe paper) or last (default for fast)"
+    )
     test.add_argument("--limit", type=int, metavar="N", help="test images at most (default: all)")
     test.add_argument(
         "--outside", type=int, default=2000, metavar="N", help="digits on either side of the training range"
@@ -67,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
         print(table(["scale of digits", "set", "images", "error", ""], rows))
         errors, images = result["errors"], result["images"]
         print(
-            f"{result['settings']['model']}: {errors} errors on {images} test images, "
+            f"{result['settings']['model']}, {result['checkpoint']} weights: {errors} errors on {images} test images, "
             f"{errors / images:.2%} ± {deviation(errors, images):.2%}"
         )
     if options.plot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Read the arguments and train."""
     try:
+        import rich  # noqa: F401 - Lightning asks for these late
+        import tensorboard  # noqa: F401
         from jsonargparse import ArgumentError
 
         from ..training.recipe import Settings
@@ -46,11 +49,12 @@ def run(options: argparse.Namespace) -> None:
         if given.resume:  # what is not said is as it was
             if given.out is None:
                 raise ValueError("--resume needs --out, the folder of the run")
-            parser.set_defaults(**read_record(Path(given.out))["settings"])
+            record = read_record(Path(given.out))
+            parser.set_defaults(**record["settings"], data=record["data"])
             given = parser.parse_args(options.arguments)
     except ArgumentError as error:
         raise UsageError(" ".join(str(error).split())) from error
-    settings = Settings(**{name: getattr(given, name) for name in names})
+    settings = Settings(**{name: getattr(given, name) for name in names} | {"split": str(given.split)})
     if given.threads is not None:
         if given.threads < 1:
             raise ValueError(f"--threads must be at least 1, got {given.threads}")
@@ -66,7 +70,8 @@ def run(options: argparse.Namespace) -> None:
         say=say,
     )
     if record["status"] == "finished":
-        say(f"best validation error {record['results']['validation error']:.2%}; next: disco test {out}")
+        best = record["results"]["validation error"]
+        say(f"best validation error {best:.2%}; next: disco test {shlex.quote(str(out))}")
 
 
 def _parser(settings: type) -> Any:
@@ -86,6 +91,8 @@ def _parser(settings: type) -> Any:
     for field in dataclasses.fields(settings):
         about: dict[str, Any] = {"default": field.default, "help": field.metadata["help"]}
         about |= {"action": "store_true"} if field.type == "bool" else {"type": _TYPES[str(field.type)]}
+        if field.name == "split":
+            about["type"] = str | int  # as YAML reads it
         parser.add_argument(f"--{field.name}", **about)
     parser.add_argument("--data", type=str, default="data", help="folder of the realisations")
     parser.add_argument("--out", type=str | None, default=None, help="folder of the run (default: by its settings)")

@@ -34,7 +34,7 @@ from .sicnn import ColumnBatchNorm2d, ColumnConv2d, ColumnLift2d
 from .ss_cnn import SteerableConv2d
 
 _SIDE = 14  # of the maps before the last pool, for images of 28 pixels
-_SCALES = Scales.geometric(2 ** (1 / 3), 4)
+SCALES = Scales.geometric(2 ** (1 / 3), 4)
 _COLUMNS = Scales([0.3, 0.45, 0.67, 1, 1.49, 2.23, 3.33])  # of SiCNN and SI-ConvNet
 
 
@@ -108,7 +108,7 @@ def cnn(*, augmented: bool) -> nn.Module:
 
 def disco(*, augmented: bool) -> nn.Module:
     """DISCO: discrete scale convolutions, means for maxima in the pools."""
-    basis = DiscreteBasis(7, _SCALES).mix(hermite_mixing_preset(_setting(augmented))).normalized()
+    basis = DiscreteBasis(7, SCALES).mix(hermite_mixing_preset(_setting(augmented))).normalized()
     return _scale_equivariant(basis, ScaleAvgPool2d, CornerMixedPool)
 
 

@@ -38,7 +38,7 @@ class Classifier(L.LightningModule):
         self.loss.update(loss.detach(), len(labels))
         self.log("training loss", self.loss, on_step=False, on_epoch=True)
         self.log("loss of a step", loss.detach())
-        return loss
+        return loss * _share(len(labels), self.trainer.world_size, loss)
 
     def validation_step(self, batch: Batch, index: int) -> None:
         images, labels = batch
@@ -54,6 +54,15 @@ class Classifier(L.LightningModule):
 
 def _together(processes: int) -> AbstractContextManager[object]:
     return SharedStatistics() if processes > 1 else nullcontext()
+
+
+def _share(images: int, processes: int, like: Tensor) -> float | Tensor:
+    """The weight of a process whose gradients are averaged with those of others, by its images of the batch."""
+    if processes == 1:
+        return 1.0
+    total = like.new_tensor(images)
+    dist.all_reduce(total)
+    return images * processes / total
 
 
 class SharedStatistics(TorchFunctionMode):

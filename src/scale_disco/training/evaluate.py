@@ -8,8 +8,7 @@ import io
 import json
 import random
 import time
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,15 +16,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
 from ..data.mnist_scale import SIDE, Digits, load, scaled
 from ..data.pictures import scaled_digits
 from ..equivariance import basis_error
-from ..files import write
+from ..files import reason, write
 from ..models import create_model
+from ..models.dss import DilatedScaleConv2d
+from ..models.mnist import SCALES
+from ..nn import ScaleLift2d
 from ..nn.conv import ScaleConvolution
 from ..report import deviation, machine, today, versions
 from .batches import normalised
@@ -69,23 +70,27 @@ def evaluate(
     run: Path,
     *,
     data: Path | None = None,
-    checkpoint: str = "best",
+    checkpoint: str | None = None,
     limit: int | None = None,
     outside: int = 2000,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure a run and write `test.json` into its folder; stopped in between, it goes on where it was.
+    """Measure a run; stopped in between, it goes on where it was.
+
+    A test of all images with the weights that the recipe names, of a finished run, is written into its folder as
+    `test.json`.
 
     Args:
         run: Folder of the run.
         data: Folder of the realisations; the one that the run was trained on by default.
-        checkpoint: "best" or "last" weights.
+        checkpoint: "best" or "last" weights; those of the recipe by default.
         limit: Test images at most; all by default.
         outside: Digits at most on either side of the training range.
         progress: Called with the images done and to do.
     """
     record = read_record(run)
     settings = Settings(**record["settings"])
+    checkpoint = checkpoint or settings.full_recipe.weights
     network, fingerprint = trained(run, checkpoint, settings)
     parts = load(data or Path(record["data"]), settings.split)
     sets = {"test": Digits(*(column[:limit] for column in parts["test"]))}
@@ -93,7 +98,7 @@ def evaluate(
         if outside:
             sets[kind] = _rescaled(parts["rest"], outside, factors, side)
     start = time.monotonic()
-    answers = _answers(network, sets, run / ANSWERS, fingerprint, progress)
+    answers = _answers(network, sets, run / ANSWERS[checkpoint], fingerprint, progress)
     errors = {kind: answers[kind] != digits.labels for kind, digits in sets.items()}
     result = {
         "settings": dataclasses.asdict(settings),
@@ -114,7 +119,8 @@ def evaluate(
         "machine": machine(),
         "date": today(),
     }
-    write(run / TESTED, f"{json.dumps(result, indent=1)}\n".encode())
+    if result["complete"] and checkpoint == settings.full_recipe.weights:
+        write(run / TESTED, f"{json.dumps(result, indent=1)}\n".encode())
     return result
 
 
@@ -134,8 +140,8 @@ def trained(run: Path, checkpoint: str, settings: Settings) -> tuple[nn.Module, 
             whole = read_checkpoint(path)["state_dict"]
             state = {key.removeprefix("network."): value for key, value in whole.items()}
         network.load_state_dict(state)
-    except (SafetensorError, RuntimeError, ValueError, KeyError, EOFError) as error:
-        raise ValueError(f"{path}: damaged, or not of {settings.model} ({str(error).splitlines()[0]})") from error
+    except Exception as error:  # whatever a foreign file makes readers and load_state_dict raise
+        raise ValueError(f"{path}: damaged, or not of {settings.model} ({reason(error)})") from error
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return network.eval().requires_grad_(False), digest
 
@@ -146,10 +152,14 @@ def bins_of(result: dict[str, Any]) -> list[Bin]:
 
 
 def _rescaled(digits: Digits, count: int, factors: tuple[float, float], side: int) -> Digits:
+    """Some digits at other scales; fewer of them are the first of more."""
     draw = random.Random(0)
-    chosen = [draw.uniform(*factors) for _ in digits.labels[:count]]
-    images = [scaled(image, factor, side) for image, factor in zip(digits.images, chosen, strict=False)]
-    return Digits(np.stack(images), digits.labels[:count], np.array(chosen))
+    rows = list(range(len(digits.labels)))
+    draw.shuffle(rows)
+    rows = rows[:count]
+    chosen = [draw.uniform(*factors) for _ in rows]
+    images = [scaled(digits.images[row], factor, side) for row, factor in zip(rows, chosen, strict=True)]
+    return Digits(np.stack(images), digits.labels[rows], np.array(chosen))
 
 
 def _bins(kind: str, factors: np.ndarray, errors: np.ndarray) -> list[Bin]:
@@ -166,29 +176,32 @@ def _bins(kind: str, factors: np.ndarray, errors: np.ndarray) -> list[Bin]:
 def _answers(
     network: nn.Module, sets: dict[str, Digits], path: Path, fingerprint: str, progress: Progress | None
 ) -> dict[str, np.ndarray]:
-    """The class that the network gives to every image; kept in a file on the way."""
-    answers = _kept(path, fingerprint, {kind: len(digits.labels) for kind, digits in sets.items()})
-    saved = time.monotonic()
-    pixels = {kind: digits.images[0].size for kind, digits in sets.items()}  # what an image costs
-    total = sum(len(answers[kind]) * pixels[kind] for kind in sets)
-    done = 0
+    """The class that the network gives to every image; kept in a file, from which later calls go on."""
+    kept = _kept(path, fingerprint)
     for kind, digits in sets.items():
-        for rows in _chunks(len(digits.labels)):
-            if (answers[kind][rows] == _OPEN).any():
-                with torch.inference_mode():
-                    answers[kind][rows] = network(normalised(digits.images[rows])).argmax(1).numpy()
-            done += len(answers[kind][rows]) * pixels[kind]
-            if progress is not None:
-                progress(done, total)
-            if time.monotonic() - saved > _SAVED_EVERY:
-                _keep(path, fingerprint, answers)
-                saved = time.monotonic()
-    _keep(path, fingerprint, answers)
+        before = kept.get(kind, np.empty(0, np.uint8))
+        missing = max(len(digits.labels) - len(before), 0)
+        kept[kind] = np.concatenate([before, np.full(missing, _OPEN, np.uint8)])
+    answers = {kind: kept[kind][: len(digits.labels)] for kind, digits in sets.items()}  # views
+    todo = [
+        (kind, slice(start, start + _CHUNK))
+        for kind in sets
+        for start in range(0, len(answers[kind]), _CHUNK)
+        if (answers[kind][start : start + _CHUNK] == _OPEN).any()
+    ]
+    pixels = {kind: digits.images[0].size for kind, digits in sets.items()}  # what an image costs
+    total, done, saved = sum(pixels[kind] for kind, _ in todo), 0, time.monotonic()
+    for kind, rows in todo:
+        with torch.inference_mode():
+            answers[kind][rows] = network(normalised(sets[kind].images[rows])).argmax(1).numpy()
+        done += pixels[kind]
+        if progress is not None:
+            progress(done, total)
+        if time.monotonic() - saved > _SAVED_EVERY:
+            _keep(path, fingerprint, kept)
+            saved = time.monotonic()
+    _keep(path, fingerprint, kept)
     return answers
-
-
-def _chunks(count: int) -> Sequence[slice]:
-    return [slice(start, start + _CHUNK) for start in range(0, count, _CHUNK)]
 
 
 def _keep(path: Path, fingerprint: str, answers: dict[str, np.ndarray]) -> None:
@@ -197,27 +210,32 @@ def _keep(path: Path, fingerprint: str, answers: dict[str, np.ndarray]) -> None:
     write(path, packed.getvalue())
 
 
-def _kept(path: Path, fingerprint: str, counts: dict[str, int]) -> dict[str, np.ndarray]:
-    """Answers of an earlier run of the same weights, open where there are none."""
-    answers = {kind: np.full(count, _OPEN, np.uint8) for kind, count in counts.items()}
+def _kept(path: Path, fingerprint: str) -> dict[str, np.ndarray]:
+    """Answers of earlier calls with the same weights."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            if archive["weights"].tobytes().decode() == fingerprint:
-                for kind, mine in answers.items():
-                    if kind in archive.files and archive[kind].dtype == np.uint8 and archive[kind].ndim == 1:
-                        earlier = archive[kind][: len(mine)]
-                        mine[: len(earlier)] = earlier
+            if archive["weights"].tobytes() != fingerprint.encode():
+                return {}
+            kept = {kind: archive[kind] for kind in archive.files if kind in _EDGES}
     except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: damaged; delete it to test anew ({error})") from error
-    return answers
+        return {}
+    except Exception as error:  # a damaged zip file makes zipfile and zlib raise a dozen kinds
+        raise ValueError(f"{path}: damaged; delete it to test anew ({reason(error)})") from error
+    for kind, answers in kept.items():
+        if answers.dtype != np.uint8 or answers.ndim != 1 or not np.isin(answers, [*range(10), _OPEN]).all():
+            raise ValueError(f"{path}: damaged; delete it to test anew ({kind} has other answers than classes)")
+    return kept
 
 
 def _equivariance(network: nn.Module, digits: Digits) -> float | None:
-    """Eq. 14 of a scale convolution with random weights on the network's basis, on 64 scaled digits."""
-    layer = next((part for part in network.modules() if isinstance(part, ScaleConvolution)), None)
-    if layer is None:
+    """Eq. 14 of a scale convolution with random weights on the network's basis, on 64 scaled digits.
+
+    None for networks whose layers are not of that kind, as in the paper's table.
+    """
+    layers = [part for part in network.modules() if isinstance(part, ScaleConvolution)]
+    if not layers or type(layers[0]) not in (ScaleLift2d, DilatedScaleConv2d):
         return None
-    images = scaled_digits(digits.images, 64, 0)
-    return basis_error(layer.basis, images, scales=layer.basis.scales, border=0)
+    basis = layers[0].basis
+    # The bases of SESN hold rounded scales, which stand for these.
+    scales = SCALES if len(basis.scales) == len(SCALES) else basis.scales
+    return basis_error(basis, scaled_digits(digits.images, 64, 0), scales=scales, border=0)

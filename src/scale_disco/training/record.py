@@ -6,23 +6,56 @@ last.ckpt          everything needed to go on
 epochs.csv         a line per epoch
 tensorboard/       the same, and the loss of single steps
 test.json          what `disco test` measured
-answers.npz        the class that the network gave to every image
+answers.npz        the class given to every image by the best weights; answers-last.npz: by the last
 """
 
 from __future__ import annotations
 
 import json
 import pickle
+import shlex
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
 
-from ..files import write
+from ..files import reason, write
 from .recipe import Settings
 
 RECORD, BEST, LAST, EPOCHS = "run.json", "best.safetensors", "last.ckpt", "epochs.csv"
-TESTED, ANSWERS = "test.json", "answers.npz"
+TESTED, ANSWERS = "test.json", {"best": "answers.npz", "last": "answers-last.npz"}
+
+
+_RECORD: dict[str, Any] = {
+    "status": str,
+    "settings": dict,
+    "data": str,
+    "versions": dict,
+    "machine": str,
+    "epochs": list,
+    "results": dict,
+}
+_EPOCH: dict[str, Any] = {"epoch": int, "training loss": float, "validation error": float, "seconds": (int, float)}
+_TESTED: dict[str, Any] = {
+    "settings": dict,
+    "checkpoint": str,
+    "images": int,
+    "errors": int,
+    "complete": bool,
+    "equivariance error": (float, NoneType),
+    "parameters": int,
+    "date": str,
+}
+_CHECKPOINT: dict[str, Any] = {
+    "epoch": int,
+    "state_dict": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    "loops": dict,
+    "callbacks": dict,
+    "pytorch-lightning_version": str,
+}
 
 
 def read_record(run: Path) -> dict[str, Any]:
@@ -31,22 +64,49 @@ def read_record(run: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{run}: no training run: it has no {RECORD}")
     try:
-        record: dict[str, Any] = json.loads(path.read_text())
+        record: dict[str, Any] = _checked(json.loads(path.read_text()), _RECORD)
         Settings(**record["settings"])
-        record["status"], record["epochs"], record["results"]
-    except (ValueError, KeyError, TypeError) as error:
+        for row in record["epochs"]:
+            _checked(row, _EPOCH)
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: damaged, or no record of a training run ({error})") from error
     return record
+
+
+def read_tested(run: Path) -> dict[str, Any] | None:
+    """What was measured on a run; None if nothing was."""
+    path = run / TESTED
+    if not path.is_file():
+        return None
+    try:
+        tested: dict[str, Any] = _checked(json.loads(path.read_text()), _TESTED)
+        if Settings(**tested["settings"]) != Settings(**read_record(run)["settings"]):
+            raise ValueError("it belongs to a run of other settings")
+        if not 0 <= tested["errors"] <= tested["images"] or not tested["images"]:
+            raise ValueError(f"{tested['errors']} errors on {tested['images']} images")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: damaged; make it anew: disco test {shlex.quote(str(run))} ({error})") from error
+    return tested
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What `last.ckpt` holds; nothing in it is executed."""
     try:
-        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        checkpoint["state_dict"]
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: damaged, or no checkpoint ({str(error).splitlines()[0]})") from error
-    return checkpoint
+        return _checked(torch.load(path, map_location="cpu", weights_only=True), _CHECKPOINT)
+    except pickle.UnpicklingError as error:  # torch's own words advise to execute it
+        raise ValueError(f"{path}: not a checkpoint of a run: it holds more than weights and numbers") from error
+    except (RuntimeError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: damaged, or no checkpoint of a run ({reason(error)})") from error
+
+
+def _checked(value: Any, kinds: dict[str, Any]) -> dict[str, Any]:
+    """A dictionary that has at least these keys, with values of these kinds."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a dictionary, got {type(value).__name__}")
+    for key, kind in kinds.items():
+        if key not in value or not isinstance(value[key], kind):
+            raise ValueError(f"{key} is missing or of another kind")
+    return value
 
 
 def write_record(run: Path, record: dict[str, Any]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import dataclasses
 import datetime
+import io
 import logging
 import os
 import sys
@@ -19,12 +21,13 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint, RichProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from ..data.mnist_scale import Digits, load
-from ..files import locked, make_folder, written_atomically
+from ..files import locked, make_folder, reason, write, written_atomically
 from ..models import create_model
 from ..report import machine, versions
 from .batches import evaluation_batches, training_batches
@@ -69,13 +72,20 @@ def train(
 
 def _fit(settings: Settings, parts: dict[str, Digits], diary: _Diary, devices: int, nodes: int) -> dict[str, Any]:
     """Train from the last checkpoint of the folder if it has one."""
-    last = diary.out / LAST if (diary.out / LAST).is_file() else None
-    if last is not None:
-        read_checkpoint(last)  # a damaged one gets a better error here
     torch.manual_seed(settings.seed)
     network = create_model(settings.model, augmented=settings.augment)
     recipe = settings.full_recipe
-    steps = -(-len(parts["train"].labels) // recipe.batch)
+    steps, left = divmod(len(parts["train"].labels), recipe.batch)
+    steps += left > 0
+    if 0 < left < max(2, devices * nodes) or recipe.batch < devices * nodes:
+        raise ValueError(
+            f"every process needs an image of every batch, and a batch norm two: the last batch has {left}, "
+            f"{devices * nodes} processes share it; choose another --limit or fewer --devices"
+        )
+    last = diary.out / LAST if (diary.out / LAST).is_file() else None
+    module = Classifier(network, recipe, steps=steps, seed=settings.seed)
+    if last is not None:
+        _check_weights(last, module)
     deterministic = torch.are_deterministic_algorithms_enabled()
     with _quiet():
         trainer = L.Trainer(
@@ -90,11 +100,12 @@ def _fit(settings: Settings, parts: dict[str, Digits], diary: _Diary, devices: i
             enable_progress_bar=sys.stdout.isatty(),
             logger=TensorBoardLogger(diary.out, name="", version="tensorboard"),
             log_every_n_steps=min(10, steps),
-            callbacks=[diary, *([RichProgressBar()] if sys.stdout.isatty() else [])],
+            callbacks=[diary, *([_Bar()] if sys.stdout.isatty() else [])],
+            plugins=[_Writer()],
         )
         try:
             trainer.fit(
-                Classifier(network, recipe, steps=steps, seed=settings.seed),
+                module,
                 datamodule=_Digits(parts, settings),
                 ckpt_path=last,
                 weights_only=True,
@@ -132,6 +143,27 @@ class _Digits(L.LightningDataModule):
         return evaluation_batches(self.parts["val"], **self._share)
 
 
+class _Writer(TorchCheckpointIO):
+    """Checkpoints written whole or not at all, beside the file that they replace."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        packed = io.BytesIO()
+        torch.save(checkpoint, packed)
+        write(Path(path), packed.getvalue())
+
+
+class _Bar(RichProgressBar):
+    """Lightning's progress bar, with epochs counted from one and errors in per cent."""
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
+        error = trainer.callback_metrics.get("validation error")
+        return {} if error is None else {"validation error": f"{float(error):.2%}"}
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        described = f"Epoch {current_epoch + 1}/{self.trainer.max_epochs}"
+        return described.ljust(len(self.validation_description))
+
+
 class _Diary(Checkpoint):
     """At the end of every epoch: the best weights, the state to go on from, the record, a line to the user."""
 
@@ -165,18 +197,15 @@ class _Diary(Checkpoint):
         if better and trainer.is_global_zero:
             network = pl_module.network
             assert isinstance(network, nn.Module)
-            with written_atomically(self.out / BEST) as draft:
-                save_file(network.state_dict(), draft, {"epoch": str(trainer.current_epoch + 1)})
-        self._save(trainer)
+            write(self.out / BEST, save(network.state_dict(), {"epoch": str(trainer.current_epoch + 1)}))
+        trainer.save_checkpoint(self.out / LAST)  # all processes take part
         if trainer.is_global_zero:
             self._note()
+            self._tell()
 
-    def _save(self, trainer: L.Trainer) -> None:
-        if trainer.is_global_zero:
-            with written_atomically(self.out / LAST) as draft:
-                trainer.save_checkpoint(draft)
-        else:  # all processes take part
-            trainer.save_checkpoint(self.out / LAST)
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.rows and trainer.is_global_zero:  # a kill may have come between the checkpoint and the record
+            self._note()
 
     def _note(self) -> None:
         rows, epochs = self.rows, self.recipe.epochs
@@ -191,11 +220,14 @@ class _Diary(Checkpoint):
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-        row = rows[-1]
-        left = row["seconds"] * (epochs - len(rows))
+
+    def _tell(self) -> None:
+        row, epochs = self.rows[-1], self.recipe.epochs
+        best = min(each["validation error"] for each in self.rows)
+        left = row["seconds"] * (epochs - len(self.rows))
         self.say(
             f"epoch {row['epoch']:.0f} of {epochs}: loss {row['training loss']:.4f}, validation error "
-            f"{row['validation error']:.2%} (best {best['validation error']:.2%}), {row['seconds']:.0f} s"
+            f"{row['validation error']:.2%} (best {best:.2%}), {row['seconds']:.0f} s"
             + (f", {_duration(left)} left" if left else "")
         )
 
@@ -205,7 +237,7 @@ def _new_record(settings: Settings, data: Path) -> dict[str, Any]:
         "status": "running",
         "settings": dataclasses.asdict(settings),
         "recipe": dataclasses.asdict(settings.full_recipe),
-        "data": str(data),
+        "data": str(data.resolve()),
         "versions": {**versions(), "lightning": L.__version__},
         "machine": machine(),
         "started": _now(),
@@ -234,6 +266,15 @@ def _opened(out: Path, settings: Settings) -> dict[str, Any]:
     if others:
         raise ValueError(f"--resume: {out} was started with {'; '.join(others)}")
     return record
+
+
+def _check_weights(path: Path, module: Classifier) -> None:
+    """Refuse a checkpoint that this module could not go on from."""
+    state = read_checkpoint(path)["state_dict"]
+    try:
+        copy.deepcopy(module).load_state_dict(state)
+    except Exception as error:  # whatever foreign values make torch raise
+        raise ValueError(f"{path}: damaged, or of another network ({reason(error)})") from error
 
 
 def _strategy(network: nn.Module) -> DDPStrategy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from ..models import list_models
 from ..report import deviation, table
 from .recipe import RECIPES, Settings
-from .record import RECORD, TESTED, read_record
+from .record import RECORD, read_record, read_tested
 
 MISSING = "missing"
 
@@ -75,30 +74,22 @@ class Outcome:
 
 
 def outcomes(folders: Sequence[Path]) -> list[Outcome]:
-    """All runs in these folders: runs themselves, or folders of runs."""
-    found = []
+    """All runs in these folders: runs themselves, or folders of runs; each once."""
+    found: dict[Path, Outcome] = {}
     for folder in folders:
         runs = sorted(path.parent for path in folder.rglob(RECORD)) if folder.is_dir() else []
         if not runs:
             raise FileNotFoundError(f"{folder}: no training run in it: no {RECORD}")
-        found += [_outcome(run) for run in runs]
-    return found
+        for run in runs:
+            found.setdefault(run.resolve(), _outcome(run))
+    return list(found.values())
 
 
 def _outcome(run: Path) -> Outcome:
-    record = read_record(run)
+    record, tested = read_record(run), read_tested(run)
     settings = Settings(**record["settings"])
-    tested = None
-    path = run / TESTED
-    if path.is_file():
-        try:
-            tested = json.loads(path.read_text())
-            if Settings(**tested["settings"]) != settings:
-                raise ValueError("it belongs to a run of other settings")
-            tested = tested if tested["complete"] else None
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}: damaged; make it anew: disco test {run} ({error})") from error
-    return Outcome(run, settings, record, tested)
+    counts = tested is not None and tested["complete"] and tested["checkpoint"] == settings.full_recipe.weights
+    return Outcome(run, settings, record, tested if counts else None)
 
 
 class Group(NamedTuple):
