@@ -84,8 +84,8 @@ def deviation(errors: int, images: int) -> float:
     """The binomial standard deviation of a part of errors among images.
 
     Example:
-        >>> deviation(500, 50_000)
-        0.000444...
+        >>> round(deviation(500, 50_000), 6)
+        0.000445
     """
     part = errors / images
     return math.sqrt(part * (1 - part) / images)

@@ -84,7 +84,10 @@ def test_killed_and_resumed_is_the_same_run(data, tmp_path, whole):
 def test_ctrl_c_keeps_finished_epochs(data, tmp_path, whole):
     run = tmp_path / "run"
     process = subprocess.Popen(
-        command(data, run, "--model", "mnist/cnn", "--epochs", 4), stderr=subprocess.PIPE, text=True
+        command(data, run, "--model", "mnist/cnn", "--epochs", 4),
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it in the background
     )
     while process.poll() is None and not (run / "last.ckpt").is_file():
         time.sleep(0.05)
