@@ -36,8 +36,8 @@ ROOMS = [
     {""},  # scale_disco itself: the public names
     {"report", "plots", "bench", "training", "training.recipe"},
     {"training.batches", "training.record"},
-    {"training.classifier", "training.evaluate", "training.table"},
-    {"training.run"},
+    {"training.classifier", "training.evaluate"},
+    {"training.run", "training.table"},
     {"cli.terminal"},
     {"cli.basis", "cli.equivariance", "cli.bench", "cli.data", "cli.train", "cli.test", "cli.table"},
     {"cli"},

@@ -8,7 +8,7 @@ import pytest
 from scale_disco.cli import main
 from scale_disco.models import list_models
 from scale_disco.training.recipe import RECIPES, Settings
-from scale_disco.training.table import PAPER, gaps_of, groups, outcomes, table_of
+from scale_disco.training.table import PAPER, gaps_of, groups, outcomes, scale_table_of, scales_of, table_of
 from tests.training.trial import assert_one_line
 
 
@@ -40,6 +40,10 @@ def add_run(tmp_path):
                 "errors": errors,
                 "complete": complete,
                 "equivariance error": 0.02 if "disco" in chosen.model else None,
+                "by scale": [
+                    {"kind": "test", "low": 0.3, "high": 0.4, "images": 1000, "errors": 50},
+                    {"kind": "larger", "low": 1.0, "high": 1.2, "images": 100, "errors": 20},
+                ],
                 "parameters": 494_549,
                 "date": "2026-01-01",
             }
@@ -108,17 +112,28 @@ def test_runs_of_different_training_are_not_mixed(add_run):
     assert all(len(group.outcomes) == 1 for group in found)
 
 
+def test_scales_of_several_runs_are_pooled(add_run):
+    add_run("a", 700, model="mnist/disco")
+    runs = add_run("b", 750, model="mnist/disco", split="1")
+    (group,) = groups(outcomes([runs]))
+    (bins,) = scales_of(group).values()
+    assert [(one.images, one.errors) for one in bins] == [(2000, 100), (200, 40)]
+    assert cells(scale_table_of(group), "1 to 1.2")[1] == "20.00 ± 2.83"
+
+
 def test_command_writes_and_draws(add_run, tmp_path, capsys):
     add_run("a", 1000, model="mnist/cnn")
     runs = add_run("b", 750, model="mnist/disco")
-    out, picture = tmp_path / "table.md", tmp_path / "table.png"
-    assert main(["table", "mnist-scale", str(runs), "--out", str(out), "--plot", str(picture)]) == 0
+    out, picture, scales = tmp_path / "table.md", tmp_path / "table.png", tmp_path / "scales.png"
+    pictures = ["--plot", str(picture), "--scales", str(scales)]
+    assert main(["table", "mnist-scale", str(runs), "--out", str(out), *pictures]) == 0
     printed = capsys.readouterr().out
     assert out.read_text() == printed
     assert "1.50 ± 0.05 (1 run)" in printed
     command = "disco train mnist-scale --model mnist/disco --split 0 --recipe fast --seed 0"
     assert f"- `{command}`, then `disco test`: abacus; torch 2.4; 2026-01-01" in printed
     assert picture.stat().st_size > 10_000
+    assert scales.stat().st_size > 10_000
 
 
 def test_a_run_counts_once(add_run):

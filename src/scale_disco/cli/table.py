@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..data.mnist_scale import FACTORS
 from ..files import check_writable, written_atomically
-from ..plots import Point, check_picture, plot_equivariance_and_error, save_figure
+from ..plots import Point, Range, check_picture, plot_equivariance_and_error, plot_error_over_scale, save_figure
 from .terminal import add_command, say
 
 _EXAMPLES = """\
@@ -25,19 +26,22 @@ def add(commands: Any) -> None:
     table.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw error over equivariance error (.png, .svg or .pdf)"
     )
+    table.add_argument("--scales", type=Path, metavar="FILE", help="draw error over the scale of digits likewise")
 
 
 def run(options: argparse.Namespace) -> None:
     """Collect, print, write and draw."""
-    from ..training.table import PAPER, gaps_of, groups, outcomes, points_of, runs_of, table_of
+    from ..training import table
 
-    if options.plot:
-        check_picture(options.plot)
+    for picture in (options.plot, options.scales):
+        if picture:
+            check_picture(picture)
     if options.out:
         check_writable(options.out)
-    sections = groups(outcomes(options.runs))
+    sections = table.groups(table.outcomes(options.runs))
+    parts = (table.table_of, table.gaps_of, table.scale_table_of, table.runs_of)
     text = "\n\n".join(
-        "\n\n".join(part for part in (f"## {group.title}", table_of(group), gaps_of(group), runs_of(group)) if part)
+        "\n\n".join(part for part in (f"## {group.title}", *(make(group) for make in parts)) if part)
         for group in sections
     )
     print(text)
@@ -47,8 +51,21 @@ def run(options: argparse.Namespace) -> None:
         say(f"written {options.out}")
     if options.plot:
         paper = [
-            Point(row.name, row.equivariance, *row.plain) for row in PAPER.values() if row.equivariance is not None
+            Point(row.name, row.equivariance, *row.plain)
+            for row in table.PAPER.values()
+            if row.equivariance is not None
         ]
-        ours = [Point(*point) for group in sections for point in points_of(group)]
+        ours = [Point(*point) for group in sections for point in table.points_of(group)]
         save_figure(plot_equivariance_and_error(ours, paper), options.plot)
         say(f"drawn {options.plot}")
+    if options.scales:
+        several = len(sections) > 1
+        curves = {
+            f"{name} ({group.title})" if several else name: [
+                Range(one.kind, one.low, one.high, one.error, one.deviation) for one in bins
+            ]
+            for group in sections
+            for name, bins in table.scales_of(group).items()
+        }
+        save_figure(plot_error_over_scale(curves, FACTORS), options.scales)
+        say(f"drawn {options.scales}")

@@ -43,6 +43,7 @@ _TESTED: dict[str, Any] = {
     "images": int,
     "errors": int,
     "complete": bool,
+    "by scale": list,
     "equivariance error": (float, NoneType),
     "parameters": int,
     "date": str,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..models import list_models
 from ..report import deviation, table
+from .evaluate import Bin, bins_of
 from .recipe import RECIPES, Settings
 from .record import RECORD, read_record, read_tested
 
@@ -154,6 +155,36 @@ def gaps_of(group: Group) -> str:
             ]
             lines.append(f"MNIST{'+' if augment else ''}: best {PAPER[best].name}; {'; '.join(others)} points")
     return "\n".join(f"- {line}" for line in lines)
+
+
+def scales_of(group: Group) -> dict[str, list[Bin]]:
+    """Errors over the scale of digits of every model tested without augmentation, all its runs together."""
+    curves = {}
+    for model in list_models("mnist"):
+        pooled: dict[tuple[str, float, float], list[int]] = {}
+        for one in group.tested(model, False):
+            assert one.tested is not None
+            for part in bins_of(one.tested):
+                counts = pooled.setdefault((part.kind, part.low, part.high), [0, 0])
+                counts[0] += part.images
+                counts[1] += part.errors
+        if pooled:
+            curves[PAPER[model].name] = [Bin(*where, *counts) for where, counts in pooled.items()]
+    return curves
+
+
+def scale_table_of(group: Group) -> str:
+    """The same as Markdown, in per cent with binomial deviations."""
+    curves = scales_of(group)
+    ranges = sorted({(one.low, one.high) for bins in curves.values() for one in bins})
+    rows = []
+    for low, high in ranges:
+        row = [f"{low:g} to {high:g}"]
+        for bins in curves.values():
+            found = next((one for one in bins if (one.low, one.high) == (low, high)), None)
+            row.append(MISSING if found is None else f"{100 * found.error:.2f} ± {100 * found.deviation:.2f}")
+        rows.append(row)
+    return table(["scale of digits", *curves], rows, markdown=True) if rows else ""
 
 
 def runs_of(group: Group) -> str:
