@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.mnist_scale import FACTORS
-from ..files import check_writable, written_atomically
+from ..files import check_writable, write
 from ..plots import Point, Range, check_picture, plot_equivariance_and_error, plot_error_over_scale, save_figure
 from .terminal import add_command, say
 
@@ -46,8 +46,7 @@ def run(options: argparse.Namespace) -> None:
     )
     print(text)
     if options.out:
-        with written_atomically(options.out) as draft:
-            draft.write_text(f"{text}\n")
+        write(options.out, f"{text}\n".encode())
         say(f"written {options.out}")
     if options.plot:
         paper = [

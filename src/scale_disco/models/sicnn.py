@@ -16,10 +16,25 @@ from ..basis.stencil import check_count
 from ..fold import unfold
 from ..functional import check_input, check_shape, convolve, lift, scale_maps
 from ..nn import ScaleConv2d, ScaleLift2d
+from ..nn.conv import ScaleConvolution
 from ..scales import Scales, as_scales
 
 
-class ColumnLift2d(ScaleLift2d):
+class _Columns(ScaleConvolution):
+    """What both layers share: a kernel resized to the scale of every column, and torch's random weights."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, scales: Scales | Sequence[float], stride: int = 1
+    ) -> None:
+        basis = _resized_pixels(kernel_size, as_scales(scales))
+        super().__init__(in_channels, out_channels, basis, stride, bias=False)  # type: ignore[call-arg]
+
+    def reset_parameters(self) -> None:
+        """The random weights of `torch.nn.Conv2d`."""
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+
+
+class ColumnLift2d(_Columns, ScaleLift2d):
     """Convolve an image with one kernel resized to every scale: [B, C, H, W] -> [B, C', S, H', W'], no bias.
 
     Resizing is interpolation, after which every kernel gets back the sum of magnitudes it had at scale 1. As in the
@@ -37,21 +52,12 @@ class ColumnLift2d(ScaleLift2d):
         torch.Size([2, 8, 3, 28, 28])
     """
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int, scales: Scales | Sequence[float], stride: int = 1
-    ) -> None:
-        super().__init__(in_channels, out_channels, _resized_pixels(kernel_size, as_scales(scales)), stride, bias=False)
-
-    def reset_parameters(self) -> None:
-        """The random weights of `torch.nn.Conv2d`."""
-        _reset(self.weight)
-
     def forward(self, x: Tensor) -> Tensor:
         check_input("ColumnLift2d", x, self.weight, self.in_channels, 2)
         return lift(x, _matched(self.kernels(), self.weight), None, self.layout)
 
 
-class ColumnConv2d(ScaleConv2d):
+class ColumnConv2d(_Columns, ScaleConv2d):
     """Convolve every column with one kernel resized to its scale: [B, C, S, H, W] -> [B, C', S, H', W'], no bias.
 
     See `ColumnLift2d` for the kernels. Columns do not see each other.
@@ -67,15 +73,6 @@ class ColumnConv2d(ScaleConv2d):
         >>> ColumnConv2d(4, 8, 3, [0.5, 1, 2], stride=2)(torch.randn(2, 4, 3, 28, 28)).shape
         torch.Size([2, 8, 3, 14, 14])
     """
-
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int, scales: Scales | Sequence[float], stride: int = 1
-    ) -> None:
-        super().__init__(in_channels, out_channels, _resized_pixels(kernel_size, as_scales(scales)), stride, bias=False)
-
-    def reset_parameters(self) -> None:
-        """The random weights of `torch.nn.Conv2d`."""
-        _reset(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         check_input("ColumnConv2d", x, self.weight, self.in_channels, 2, len(self.basis.scales))
@@ -143,8 +140,3 @@ def _matched(kernels: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
         return list(kernels)
     norm = weight.abs().sum(-1)
     return [kernel * (norm / kernel.abs().sum((-2, -1)))[..., None, None] for kernel in kernels]
-
-
-def _reset(weight: Tensor) -> None:
-    bound = 1 / math.sqrt(weight[0].numel())
-    nn.init.uniform_(weight, -bound, bound)

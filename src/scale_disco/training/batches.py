@@ -21,7 +21,7 @@ Key = tuple[int, list[int]]  # epoch, rows
 
 
 def seed_of(*parts: int) -> int:
-    """A seed for one purpose, unlike those of other purposes."""
+    """One seed from several numbers."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8]) >> 1
 
 

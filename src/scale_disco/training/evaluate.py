@@ -133,12 +133,9 @@ def trained(run: Path, checkpoint: str, settings: Settings) -> tuple[nn.Module, 
     if not path.is_file():
         raise FileNotFoundError(f"{run}: no {path.name} yet: the run has not finished an epoch; train on with --resume")
     network = create_model(settings.model, augmented=settings.augment)
+    whole = read_checkpoint(path)["state_dict"] if checkpoint == "last" else None
     try:
-        if checkpoint == "best":
-            state = load_file(path)
-        else:
-            whole = read_checkpoint(path)["state_dict"]
-            state = {key.removeprefix("network."): value for key, value in whole.items()}
+        state = load_file(path) if whole is None else {key.removeprefix("network."): whole[key] for key in whole}
         network.load_state_dict(state)
     except Exception as error:  # whatever a foreign file makes readers and load_state_dict raise
         raise ValueError(f"{path}: damaged, or not of {settings.model} ({reason(error)})") from error
