@@ -26,12 +26,27 @@ PADDING_MODES = {"zeros": "constant", "circular": "circular", "reflect": "reflec
 class Layout(NamedTuple):
     """How the kernels of all scales are laid on an image."""
 
-    stride: int
+    stride: tuple[int, ...]  # per axis
     groups: int
     padding_mode: str
-    dilations: tuple[int, ...]  # per scale
-    pads: tuple[tuple[int, int], ...]  # per scale, before and after each axis; negative where the image is to be cut
-    pointwise: bool  # one tap, the same at all scales
+    dilations: tuple[tuple[int, ...], ...]  # per scale and axis
+    pads: tuple[tuple[tuple[int, int], ...], ...]  # per scale and axis, before and after; negative to cut the image
+    pointwise: bool = False  # one tap, the same at all scales
+
+    @classmethod
+    def even(
+        cls,
+        dims: int,
+        stride: int,
+        groups: int,
+        padding_mode: str,
+        dilations: Sequence[int],
+        pads: Sequence[tuple[int, int]],
+        pointwise: bool = False,
+    ) -> Layout:
+        """The same along all axes: a dilation and pads per scale."""
+        per_axis = tuple((dilation,) * dims for dilation in dilations), tuple((pair,) * dims for pair in pads)
+        return cls((stride,) * dims, groups, padding_mode, *per_axis, pointwise)
 
 
 def scale_lift(
@@ -189,7 +204,7 @@ class reference:  # noqa: N801 - a namespace, read as functional.reference.scale
         lay_out("scale_lift", basis, stride, padding, groups, padding_mode)  # for its checks
         kernel = torch.einsum("oif,fs...->osi...", weight, _dense(basis).to(weight)).flatten(0, 1)
         bias = None if bias is None else bias.repeat_interleave(len(basis.scales))
-        x = _pad(x, *_pads("scale_lift", basis, padding), basis.spatial_dims, padding_mode)
+        x = _pad(x, [_pads("scale_lift", basis, padding)] * basis.spatial_dims, padding_mode)
         y = CONVOLUTION[basis.spatial_dims](x, kernel, bias, stride, groups=groups)
         return y.reshape(len(x), -1, len(basis.scales), *y.shape[2:])
 
@@ -215,7 +230,7 @@ class reference:  # noqa: N801 - a namespace, read as functional.reference.scale
         kernel = torch.einsum("oitf,fs...->soit...", weight, _dense(basis).to(weight))
         kernel = kernel.reshape(scales * outputs, -1, *kernel.shape[4:])
         bias = None if bias is None else bias.repeat(scales)
-        windows = _pad(windows, *_pads("scale_conv", basis, padding), basis.spatial_dims, padding_mode)
+        windows = _pad(windows, [_pads("scale_conv", basis, padding)] * basis.spatial_dims, padding_mode)
         y = CONVOLUTION[basis.spatial_dims](windows, kernel, bias, stride, groups=scales * groups)
         return y.reshape(len(x), scales, outputs, *y.shape[2:]).movedim(1, 2)
 
@@ -227,12 +242,13 @@ def lay_out(who: str, basis: Basis, stride: int, padding: str | int, groups: int
         raise ValueError(f"{who}: padding_mode must be one of {', '.join(PADDING_MODES)}, got {padding_mode!r}")
     before, after = _pads(who, basis, padding)
     reach = _reach(basis)
-    return Layout(
+    return Layout.even(
+        basis.spatial_dims,
         stride,
         groups,
         padding_mode,
-        tuple(stencil.dilation for stencil in basis.stencils),
-        tuple((before - reach[0] + s.reach[0], after - reach[1] + s.reach[1]) for s in basis.stencils),
+        [stencil.dilation for stencil in basis.stencils],
+        [(before - reach[0] + s.reach[0], after - reach[1] + s.reach[1]) for s in basis.stencils],
         basis.pointwise,
     )
 
@@ -280,43 +296,42 @@ def check_extent(who: str, extent: object, scales: int) -> None:
 
 def convolve_one(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout, k: int) -> Tensor:
     """One scale: images and the kernel of scale k, [B, C, ...] -> [B, C', ...]."""
-    before, after = layout.pads[k]
+    pads = layout.pads[k]
     if not torch.compiler.is_compiling():
         _check_size(x, kernel, layout, k)
         if _is_same(kernel, layout, k) and spectral.pays(x, kernel):
             response = spectral.correlate(x, kernel)
             return response if bias is None else response + bias[:, None, None]
-    inside = 0
-    if layout.padding_mode == "zeros" and before == after >= 0:
-        inside = before  # the convolution pads by itself, without a copy of the image
-    else:
-        x = _pad(x, before, after, kernel.ndim - 2, layout.padding_mode)
+    inside = [before for before, _ in pads]
+    if layout.padding_mode != "zeros" or any(before != after or before < 0 for before, after in pads):
+        x, inside = _pad(x, pads, layout.padding_mode), [0] * len(pads)
+    # else the convolution pads by itself, without a copy of the image
     conv = CONVOLUTION[kernel.ndim - 2]
     return conv(x, kernel, bias, layout.stride, inside, layout.dilations[k], layout.groups)
 
 
 def _is_same(kernel: Tensor, layout: Layout, k: int) -> bool:
     """Whether the plainest convolution is meant: centred, over zeros, every pixel, every channel."""
-    half = kernel.shape[-1] // 2
-    plain = (layout.stride, layout.groups, layout.padding_mode) == (1, 1, "zeros")
-    return plain and layout.dilations[k] == 1 and layout.pads[k] == (half, half)
+    ones, halves = (1,) * (kernel.ndim - 2), tuple((side // 2, side // 2) for side in kernel.shape[2:])
+    plain = (layout.stride, layout.groups, layout.padding_mode) == (ones, 1, "zeros")
+    return plain and layout.dilations[k] == ones and layout.pads[k] == halves
 
 
 def _check_size(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> None:
-    (before, after), mode = layout.pads[k], layout.padding_mode
-    side = min(x.shape[2 - kernel.ndim :])
-    reach = layout.dilations[k] * (kernel.shape[-1] - 1) + 1
-    if side + before + after < reach:
-        raise ValueError(
-            f"scale convolution: an image of {side} pixels is smaller than its largest stencil; "
-            f'use padding="same" or larger images'
-        )
-    most = {"circular": side, "reflect": side - 1}.get(mode)
-    if most is not None and max(before, after) > most:
-        raise ValueError(
-            f"scale convolution: padding_mode {mode!r} can continue {side} pixels by {most}, and the largest stencil "
-            f'needs {max(before, after)}; use "zeros", "replicate" or larger images'
-        )
+    mode = layout.padding_mode
+    taps = kernel.shape[2:]
+    for side, tap, step, pads in zip(x.shape[-len(taps) :], taps, layout.dilations[k], layout.pads[k], strict=True):
+        if side + sum(pads) < step * (tap - 1) + 1:
+            raise ValueError(
+                f"scale convolution: an image of {side} pixels is smaller than its largest stencil; "
+                f'use padding="same" or larger images'
+            )
+        most = {"circular": side, "reflect": side - 1}.get(mode)
+        if most is not None and max(pads) > most:
+            raise ValueError(
+                f"scale convolution: padding_mode {mode!r} can continue {side} pixels by {most}, and the largest "
+                f'stencil needs {max(pads)}; use "zeros", "replicate" or larger images'
+            )
 
 
 @lru_cache(maxsize=8)  # so that the twins need not pack anew with every call
@@ -329,10 +344,12 @@ def _dense(basis: Basis) -> Tensor:
     return dense
 
 
-def _pad(x: Tensor, before: int, after: int, dims: int, mode: str) -> Tensor:
-    if before > 0 or after > 0:
-        x = F.pad(x, (max(before, 0), max(after, 0)) * dims, mode=PADDING_MODES[mode])
-    for axis in range(x.ndim - dims, x.ndim):
+def _pad(x: Tensor, pads: Sequence[tuple[int, int]], mode: str) -> Tensor:
+    """Images continued, or cut where a number is negative, before and after each axis."""
+    added = [max(pixels, 0) for pair in reversed(pads) for pixels in pair]
+    if any(added):
+        x = F.pad(x, added, mode=PADDING_MODES[mode])
+    for axis, (before, after) in enumerate(pads, x.ndim - len(pads)):
         start, end = max(-before, 0), max(-after, 0)
         if start or end:
             x = x.narrow(axis, start, x.shape[axis] - start - end)

@@ -63,7 +63,7 @@ class ScaleConvolution(FixedTensors):
     # What the layout was made from cannot change after it.
     @property
     def stride(self) -> int:
-        return self.layout.stride
+        return self.layout.stride[0]
 
     @property
     def groups(self) -> int:

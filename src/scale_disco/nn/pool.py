@@ -98,8 +98,8 @@ class _Enlarged(FixedTensors):
         basis = DiscreteBasis(window.shape[0], scales, spatial_dims=window.ndim)
         windows = [torch.tensordot(window.double().flatten(), s.functions, dims=1) for s in basis.stencils]
         self.fix({f"window{k}": window for k, window in enumerate(windows)}, torch.empty(0))
-        pads = tuple((stencil.reach[0], stencil.reach[1] - cut) for stencil in basis.stencils)
-        self._layout = Layout(stride, 1, "zeros", tuple(stencil.dilation for stencil in basis.stencils), pads, False)
+        pads = [(stencil.reach[0], stencil.reach[1] - cut) for stencil in basis.stencils]
+        self._layout = Layout.even(window.ndim, stride, 1, "zeros", [s.dilation for s in basis.stencils], pads)
 
     def weigh(self, x: Tensor, k: int) -> Tensor:
         """Weighted means of images over what their windows of scale k have inside the image."""
