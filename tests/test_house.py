@@ -26,15 +26,19 @@ ROOMS = [
     {"fold", "spectral", "data", "data.mnist"},
     {"functional", "data.mnist_scale", "data.pictures"},
     {"equivariance", "nn.fixed", "nn.norm", "nn.project"},
-    {"nn.conv", "nn.pool"},
+    {"nn.conv", "nn.folded", "nn.pool"},
     {"nn"},
+    {"export"},
+    {"convert.watch"},
+    {"convert.network"},
+    {"convert"},
     {"models.dss", "models.sevf", "models.sicnn", "models.ss_cnn"},
     {"models.si_convnet"},
-    {"models.mnist"},
+    {"models.mnist", "models.weights"},
+    {"models.resnet"},
     {"models"},
-    {"export"},
     {""},  # scale_disco itself: the public names
-    {"report", "plots", "bench", "training", "training.recipe"},
+    {"hub", "report", "plots", "bench", "training", "training.recipe"},
     {"training.batches", "training.record"},
     {"training.classifier", "training.evaluate"},
     {"training.run", "training.table"},
@@ -88,7 +92,7 @@ def test_public_names():
     assert set(scale_disco.__all__) == {
         "BSplineBasis", "Basis", "DiscreteBasis", "FourierBesselBasis", "HermiteBasis", "LogRadialBasis", "Scales",
         "Stencil", "assert_equivariant", "bake", "equivariance_error", "hermite_mixing", "hermite_mixing_preset",
-        "resample",
+        "resample", "to_scale_equivariant",
     }  # fmt: skip
     assert all(hasattr(scale_disco, name) for name in scale_disco.__all__)
 

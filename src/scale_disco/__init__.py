@@ -11,6 +11,7 @@ from .basis import (
     hermite_mixing,
     hermite_mixing_preset,
 )
+from .convert import to_scale_equivariant
 from .equivariance import assert_equivariant, equivariance_error
 from .export import bake
 from .resample import resample
@@ -33,4 +34,5 @@ __all__ = [
     "hermite_mixing",
     "hermite_mixing_preset",
     "resample",
+    "to_scale_equivariant",
 ]

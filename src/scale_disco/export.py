@@ -18,10 +18,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from . import nn as snn
 from .files import check_writable, written_atomically
-from .functional import Layout, check_input, convolve, kernels, lift, stencil_functions
+from .fold import fold, unfold
+from .functional import Layout, check_input, convolve, lift
 from .nn.conv import ScaleConvolution
-
-_PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+from .nn.folded import PLAIN, FoldedConv
 
 
 def bake(module: nn.Module) -> nn.Module:
@@ -50,7 +50,7 @@ def bake(module: nn.Module) -> nn.Module:
         layer, norm = baked.get_submodule(layer_name), baked.get_submodule(norm_name)
         _replace(baked, layer_name, _folded(layer, norm))
         _replace(baked, norm_name, nn.Identity())
-    return exchanged(baked, _bakeable, BakedConvolution)
+    return exchanged(baked, _bakeable, _baked)
 
 
 class BakedConvolution(nn.Module):
@@ -58,23 +58,25 @@ class BakedConvolution(nn.Module):
 
     layout: Layout
 
-    def __init__(self, layer: ScaleConvolution, norm: _BatchNorm | None = None) -> None:
+    def __init__(self, layer: ScaleConvolution | FoldedConv, norm: _BatchNorm | None = None) -> None:
         super().__init__()
         self.who, self.layout, self.spatial_dims = type(layer).__name__, layer.layout, layer.spatial_dims
-        self.in_channels, self.scales = layer.in_channels, len(layer.basis.scales)
-        self.lifting = layer.lifting
-        weight = layer.weight.detach().double()
-        bias = None if layer.bias is None else layer.bias.detach().double()
+        self.in_channels, self.lifting = layer.in_channels, isinstance(layer, ScaleConvolution) and layer.lifting
+        with torch.no_grad():
+            exact = copy.deepcopy(layer).double()
+            made, bias = exact.kernels(), exact.bias
+        self.scales = len(made)
+        factor = torch.ones(1, dtype=torch.float64, device=layer.weight.device)
         if norm is not None:
             factor, shift = _affine(norm)
-            weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
-            bias = shift if bias is None else bias * factor + shift
+            bias = shift if bias is None else bias.detach() * factor + shift
         # A buffer per distinct kernel, as the layer has one per distinct stencil.
-        self._names = tuple(f"kernel{source}" for source in layer.basis.sources)
-        made = kernels(weight, stencil_functions(layer.basis, weight))
+        sources = [next(l for l in range(k + 1) if made[l] is made[k]) for k in range(self.scales)]
+        self._names = tuple(f"kernel{source}" for source in sources)
         for name, kernel in dict(zip(self._names, made, strict=True)).items():
-            self.register_buffer(name, kernel.to(layer.weight).contiguous())
-        self.register_buffer("bias", None if bias is None else bias.to(layer.weight))
+            scaled = kernel.detach() * factor.reshape(-1, *[1] * (self.spatial_dims + 1))
+            self.register_buffer(name, scaled.to(layer.weight).contiguous())
+        self.register_buffer("bias", None if bias is None else bias.detach().to(layer.weight))
 
     def forward(self, x: Tensor) -> Tensor:
         ready = [self.get_buffer(name) for name in self._names]
@@ -84,6 +86,22 @@ class BakedConvolution(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.who}, {self.in_channels} channels, {self.scales} scales"
+
+
+class BakedFoldedConv(BakedConvolution):
+    """A convolution of a converted network with fixed kernels: [S * B, C, ...] -> [S * B, C', ...]."""
+
+    def __init__(self, layer: FoldedConv, norm: _BatchNorm | None = None) -> None:
+        super().__init__(layer, norm)
+        self.before, self.after = layer.before, layer.after  # means, if any, do not mind the norm before them
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.after(fold(super().forward(unfold(self.before(x), self.scales))))
+        return y
+
+
+def _baked(layer: ScaleConvolution | FoldedConv, norm: _BatchNorm | None = None) -> BakedConvolution:
+    return BakedFoldedConv(layer, norm) if isinstance(layer, FoldedConv) else BakedConvolution(layer, norm)
 
 
 def export_program(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
@@ -101,9 +119,10 @@ def export_program(module: nn.Module, example: Tensor) -> torch.export.ExportedP
     baked = bake(module)
     if len(example) == 1:  # torch takes an axis of length 1 for one that never changes
         example = torch.cat([example, example])
-    layers = [part for part in baked.modules() if isinstance(part, (BakedConvolution, ScaleConvolution))]
-    lifts = any(layer.lifting for layer in layers)
-    fixed = (1,) if lifts else (1, 2)  # channels, and the scales of feature maps
+    maps = [part for part in baked.modules() if isinstance(part, (BakedConvolution, ScaleConvolution))]
+    maps = [part for part in maps if not isinstance(part, BakedFoldedConv)]
+    images = any(part.lifting for part in maps) or not maps
+    fixed = (1,) if images else (1, 2)  # channels, and the scales of feature maps
     shape = {axis: torch.export.Dim.DYNAMIC for axis in range(example.ndim) if axis not in fixed}
     with _any_batch():
         return torch.export.export(baked, (example,), dynamic_shapes=(shape,))
@@ -166,8 +185,8 @@ def _affine(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
 
 def _folded(layer: nn.Module, norm: nn.Module) -> nn.Module:
     assert isinstance(norm, _BatchNorm)
-    if isinstance(layer, ScaleConvolution):
-        return BakedConvolution(layer, norm)
+    if isinstance(layer, (ScaleConvolution, FoldedConv)):
+        return _baked(layer, norm)
     return fuse_conv_bn_eval(layer, norm)  # type: ignore[type-var]
 
 
@@ -222,16 +241,20 @@ def _foldable(module: nn.Module) -> list[tuple[str, str]]:
     return found
 
 
-def _bakeable(layer: nn.Module) -> TypeGuard[ScaleConvolution]:
+def _bakeable(layer: nn.Module) -> TypeGuard[ScaleConvolution | FoldedConv]:
     """Whether a layer does what its class says: no hooks, no forward of a subclass."""
-    if not isinstance(layer, ScaleConvolution) or layer._forward_hooks or layer._forward_pre_hooks:
+    if not isinstance(layer, (ScaleConvolution, FoldedConv)) or _has_hooks(layer):
         return False
-    return any(type(layer).forward is getattr(snn, name).forward for name in ("ScaleLift2d", "ScaleConv2d"))
+    return any(type(layer).forward is kind.forward for kind in (snn.ScaleLift2d, snn.ScaleConv2d, FoldedConv))
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _fits(layer: nn.Module, norm: nn.Module) -> bool:
     """Whether a norm can be folded into a layer: both are what they seem, and the norm has statistics."""
-    plain = type(layer) in _PLAIN and not layer._forward_hooks and not layer._forward_pre_hooks
+    plain = type(layer) in PLAIN and not _has_hooks(layer)
     if not (plain or _bakeable(layer)) or not isinstance(norm, _BatchNorm) or norm.running_mean is None:
         return False
-    return type(norm).__module__.startswith(("torch.nn", f"{__package__}.nn")) and not norm._forward_hooks
+    return type(norm).__module__.startswith(("torch.nn", f"{__package__}.nn")) and not _has_hooks(norm)

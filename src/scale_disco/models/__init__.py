@@ -1,40 +1,56 @@
-"""The networks of the paper's experiments, by name."""
+"""Networks by name: those of the paper's experiments, and residual networks with pretrained weights."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from torch import nn
 
-from . import mnist
+from . import mnist, resnet
 
-_BUILDERS: dict[str, Callable[..., nn.Module]] = {**mnist.BUILDERS}
+_BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    **{name: partial(build, augmented=False) for name, build in mnist.BUILDERS.items()},
+    **resnet.BUILDERS,
+}
 
 __all__ = ["create_model", "list_models"]
 
 
-def create_model(name: str, *, augmented: bool = False) -> nn.Module:
-    """A network of the paper by its name, with random weights.
+def create_model(name: str, **options: Any) -> nn.Module:
+    """A network by its name.
 
     Args:
         name: One of `list_models()`.
-        augmented: Whether it will be trained with scale augmentation: the authors tuned some bases for that.
+        options: Those of the network; others are refused. For the mnist networks `augmented`: whether it will be
+            trained with scale augmentation, for which the authors tuned some bases. For residual networks those of
+            `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`.
 
     Example:
         >>> import torch
         >>> create_model("mnist/disco")(torch.randn(2, 1, 28, 28)).shape
         torch.Size([2, 10])
+        >>> create_model("resnet18/disco", classes=10, scales=(1, 2))(torch.randn(2, 3, 64, 64)).shape
+        torch.Size([2, 10])
     """
     if name not in _BUILDERS:
         raise ValueError(f"create_model: expected one of {', '.join(list_models())}, got {name!r}")
-    return _BUILDERS[name](augmented=augmented)
+    known = inspect.signature(_BUILDERS[name]).parameters
+    for option in options:
+        if option not in known:
+            raise TypeError(f"create_model: expected options of {name} among {', '.join(known)}, got {option!r}")
+    return _BUILDERS[name](**options)
 
 
 def list_models(family: str = "") -> list[str]:
-    """Names that `create_model` knows, of all families or of one, such as "mnist".
+    """Names that `create_model` knows, of all families or of one, such as "mnist" or "resnet50".
 
     Example:
         >>> "mnist/disco" in list_models("mnist")
         True
+        >>> list_models("resnet50")
+        ['resnet50/cnn', 'resnet50/disco']
     """
     return [name for name in _BUILDERS if name.startswith(f"{family}/" if family else "")]

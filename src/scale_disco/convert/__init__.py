@@ -1,0 +1,309 @@
+"""Any convolutional network, made scale-equivariant with its weights.
+
+At the first scale the discrete basis is the pixel basis, so a trained kernel is carried over as it is, and its larger
+scales are weights times stencils. The image is repeated once per scale along the batch; from there on every layer but
+the convolutions runs unchanged, on a batch that holds all scales (see `fold`). Before the classifier the scales are
+reduced to one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter, is_lazy
+from torch.utils._pytree import tree_map
+
+from ..export import exchanged
+from ..functional import check_extent
+from ..nn import ScaleProject
+from ..nn.conv import ScaleConvolution
+from ..nn.folded import MAX_POOLS, PLAIN, FoldedConv, MeanPool, PooledPoint, call_of, is_spatial
+from ..scales import Scales, as_scales
+from .network import ScaleEquivariant
+from .watch import OUTPUT, Place, Watch
+
+__all__ = ["ScaleEquivariant", "to_scale_equivariant"]
+
+_WHO = "to_scale_equivariant"
+# Layers that mix places in a way that no enlarged kernel follows.
+_FOREIGN = (
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.MultiheadAttention,
+    nn.Transformer,
+    nn.TransformerEncoderLayer,
+    nn.TransformerDecoderLayer,
+    nn.RNNBase,
+    nn.Unfold,
+    nn.Fold,
+)
+_EXAMPLE_SIDE = {1: 1024, 2: 224, 3: 32}
+
+
+def to_scale_equivariant(
+    model: nn.Module,
+    scales: Scales | Sequence[float] = (1, 2**0.5, 2),
+    *,
+    example: Tensor | None = None,
+    project: str | None = "auto",
+    reduce: str = "max",
+    scale_extent: int = 1,
+    pooling: str = "as-is",
+    downsampling: str = "as-is",
+    strict: bool = True,
+) -> ScaleEquivariant:
+    """A scale-equivariant copy of a convolutional network, with its weights and parameter names.
+
+    Every convolution of more than one pixel sees each scale through its kernel enlarged by that scale; all other layers
+    run as they are. What the network computes at the first scale is what the given network computes: with
+    `project=None` the output has a scale axis, [B, C, S, ...], and its index 0 is the given network's output.
+
+    Args:
+        model: A network of images [B, C, ...]; it is left untouched.
+        scales: Ascending; kernels are enlarged by each over the first.
+        example: Images that the network takes, by which the place of the projection is found and the result is tried;
+            noise by default (224 pixels a side; 32 for volumes, 1024 for signals).
+        project: Where the scales are reduced to one: "auto" for before the last layer that gives up space (global pool
+            or flatten; the output if none does), the name of a module for after it (what follows stays ordinary), None
+            for nowhere.
+        reduce: How, as in `ScaleProject`: "max", "mean" or "logsumexp".
+        scale_extent: T, how many neighbouring scales each output sees; weights of neighbours start at zero.
+        pooling: "as-is", or "average" for means instead of maxima.
+        downsampling: "as-is", or "centred" for means behind convolutions instead of strides. Both give up the equality
+            at the first scale for equivariance through the network.
+        strict: Whether to refuse a network with parts that cannot be converted; otherwise they stay as they are, and
+            are listed in `unconverted`.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        >>> converted = to_scale_equivariant(net, (1, 2))
+        >>> converted(torch.randn(4, 3, 16, 16)).shape
+        torch.Size([4, 8])
+        >>> print(converted.place)
+        before 2
+    """
+    scales = as_scales(scales)
+    _check_choices(pooling, downsampling, reduce)
+    check_extent(_WHO, scale_extent, len(scales))
+    first = _check_model(model)
+    dims = first.weight.ndim - 2
+    _check_name(model, project)
+    watch = _watched(model, first, example, must=project is not None or example is not None)
+    places = _places(model, watch, project)
+    refused = _refused(model, dims, watch, places[0], named=project not in ("auto", None), pools=pooling == "average")
+    if refused and strict:
+        listed = "; ".join(f"{name} ({reason})" for name, reason in refused.items())
+        raise ValueError(f"{_WHO}: cannot convert {listed}; give strict=False to keep that as it is")
+    for place in places:
+        network = copy.deepcopy(model)
+        kept = {network.get_submodule(name) for name in refused} | {
+            network.get_submodule(name) for name in _later(watch, place)
+        }
+        parts = _Parts(scales, scale_extent, kept, dims, pooling == "average", downsampling == "centred")
+        net = ScaleEquivariant(exchanged(network, parts.chosen, parts.make), scales, place, reduce, list(refused))
+        net.training = model.training  # parts keep their own: frozen norms stay frozen
+        problem = None if watch is None else _problem(net, model, _example(first, example))
+        if problem is None:
+            return net
+    raise ValueError(f"{_WHO}: {problem}")
+
+
+class _Parts:
+    """Which parts of a network are exchanged, and for what."""
+
+    def __init__(
+        self, scales: Scales, extent: int, kept: set[nn.Module], dims: int, average: bool, centred: bool
+    ) -> None:
+        self.scales, self.extent, self.kept, self.dims = scales, extent, kept, dims
+        self.average, self.centred = average, centred
+        self.made: dict[nn.Module, nn.Module] = {}  # a layer that is used twice stays one layer
+
+    def chosen(self, part: Any) -> bool:
+        if part in self.kept:
+            return False
+        strided = isinstance(part, PLAIN) and max(part.stride) > 1
+        return is_spatial(part) or (self.centred and strided) or (self.average and isinstance(part, MAX_POOLS))
+
+    def make(self, part: Any) -> nn.Module:
+        if part not in self.made:
+            self.made[part] = new = self._new(part)
+            new.train(part.training)
+            new._forward_hooks, new._forward_pre_hooks = part._forward_hooks, part._forward_pre_hooks
+        return self.made[part]
+
+    def _new(self, part: Any) -> nn.Module:
+        if isinstance(part, MAX_POOLS):
+            return MeanPool(part)
+        if is_spatial(part):
+            return FoldedConv(part, self.scales, self.extent, centred=self.centred)
+        return PooledPoint(part)
+
+
+def _check_choices(pooling: str, downsampling: str, reduce: str) -> None:
+    for name, value, known in (
+        ("pooling", pooling, ("as-is", "average")),
+        ("downsampling", downsampling, ("as-is", "centred")),
+    ):
+        if value not in known:
+            raise ValueError(f"{_WHO}: {name} must be one of {', '.join(known)}, got {value!r}")
+    ScaleProject(reduce)  # refuses what it does not know
+
+
+def _check_model(model: Any) -> Any:
+    """The first convolution of a network that can be converted."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{_WHO}: expected a module, got {type(model).__name__}")
+    who = type(model).__name__
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        raise TypeError(f"{_WHO}: {who} is traced or scripted and cannot be changed: give the network it was made from")
+    if hasattr(model, "_orig_mod"):
+        raise TypeError(f"{_WHO}: {who} is compiled: give the network it was made from, and compile the result")
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise TypeError(f"{_WHO}: {who} is a wrapper: give its .module, and wrap the result")
+    if any(isinstance(part, (FoldedConv, ScaleConvolution)) for part in model.modules()):
+        raise ValueError(f"{_WHO}: {who} is scale-equivariant already")
+    if any(isinstance(one, UninitializedParameter) or is_lazy(one) for one in model.parameters()):
+        raise ValueError(f"{_WHO}: {who} has layers without weights yet: run it once on an image")
+    devices = sorted({str(one.device) for one in (*model.parameters(), *model.buffers())})
+    if len(devices) > 1:
+        raise ValueError(f"{_WHO}: expected a network on one device, got {', '.join(devices)}")
+    convolutions = [part for part in model.modules() if is_spatial(part)]
+    if not convolutions:
+        raise ValueError(
+            f"{_WHO}: {who} has no convolution of more than one pixel (nn.Conv1d, nn.Conv2d or nn.Conv3d) to convert"
+        )
+    return convolutions[0]
+
+
+def _check_name(model: nn.Module, project: str | None) -> None:
+    names = dict(model.named_modules())
+    if project not in ("auto", None) and (not project or project not in names):
+        children = ", ".join(name for name, _ in model.named_children())
+        raise ValueError(
+            f"{_WHO}: project must be auto, None or the name of a module such as {children}, got {project!r}"
+        )
+
+
+def _example(first: Any, example: Tensor | None) -> Tensor:
+    dims = first.weight.ndim - 2
+    if example is None:
+        channels = first.weight.shape[1] * first.groups
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(1, channels, *[_EXAMPLE_SIDE[dims]] * dims, generator=generator).to(first.weight)
+    if not isinstance(example, Tensor) or example.ndim != dims + 2 or 0 in example.shape:
+        got = f"shape {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
+        raise ValueError(f"{_WHO}: expected an example [B, C, {', '.join('DHW'[3 - dims :])}], got {got}")
+    if example.device != first.weight.device:
+        raise ValueError(
+            f"{_WHO}: expected an example on {first.weight.device} like the network, got one on {example.device}"
+        )
+    return example[:1].detach()
+
+
+def _watched(model: nn.Module, first: Any, given: Tensor | None, *, must: bool) -> Watch | None:
+    """What the network does with an example; None where it need not take the one we make up."""
+    example = _example(first, given)
+    watch = Watch(example.ndim - 2, example)
+    try:
+        with _evaluated(model), watch.over(model):
+            model(example)
+    except Exception as error:
+        if not must:
+            return None
+        hint = f"give images that it takes as example= (it was tried on {tuple(example.shape)})"
+        raise ValueError(
+            f"{_WHO}: {type(model).__name__} does not take the example: {_reason(error)}; {hint}"
+        ) from error
+    return watch
+
+
+@contextmanager
+def _evaluated(*models: nn.Module) -> Iterator[None]:
+    """Networks in evaluation mode and without gradients, for a while."""
+    training = {part: part.training for model in models for part in model.modules()}
+    try:
+        for model in models:
+            model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for part, was in training.items():
+            part.training = was
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _places(model: nn.Module, watch: Watch | None, project: str | None) -> list[Place | None]:
+    """Where to reduce the scales, best first; None for nowhere."""
+    if project is None or watch is None:
+        return [None]
+    if project != "auto":
+        if project not in watch.entered:
+            raise ValueError(f"{_WHO}: {project!r} cannot be the place of the projection: the network never calls it")
+        return [watch.after(project)]
+    places: list[Place | None] = [OUTPUT]
+    if watch.found is not None and watch.found.module:
+        calls = len(watch.entered[watch.found.module])
+        places.insert(0, watch.found if calls > 1 else watch.found._replace(call=0))
+    return places
+
+
+def _later(watch: Watch | None, place: Place | None) -> list[str]:
+    """Modules that are called behind the projection only, and see one scale."""
+    if watch is None or place is None:
+        return []
+    return [name for name, times in watch.entered.items() if min(times) > place.time]
+
+
+def _refused(
+    model: nn.Module, dims: int, watch: Watch | None, place: Place | None, *, named: bool, pools: bool
+) -> dict[str, str]:
+    """Names of modules that cannot be converted, and why; behind a projection that a user named they need not be."""
+    refused: dict[str, str] = {}
+    for name, part in model.named_modules():
+        if isinstance(part, _FOREIGN):
+            refused[name] = type(part).__name__
+        elif is_spatial(part):
+            try:
+                call_of(part)
+            except ValueError as error:
+                refused[name] = str(error)
+            if part.weight.ndim - 2 != dims:
+                refused[name] = f"{type(part).__name__} in a network of {dims} spatial axes"
+    if watch is not None:
+        inside = tuple(f"{name}." for name in refused)
+        layers = {name for name, part in model.named_modules() if isinstance(part, PLAIN)}
+        pooling = {name for name, part in model.named_modules() if isinstance(part, MAX_POOLS)}
+        found = {name: why for name, (why, _) in watch.foreign.items() if name not in layers}
+        found |= {name: why for name, (why, _) in watch.maxima.items() if pools and name not in pooling}
+        refused |= {name: why for name, why in found.items() if name not in refused and not name.startswith(inside)}
+        if named:
+            later = set(_later(watch, place))
+            refused = {name: why for name, why in refused.items() if name not in later}
+    return {name: why if name else f"{type(model).__name__}: {why}" for name, why in refused.items()}
+
+
+def _problem(net: ScaleEquivariant, model: nn.Module, example: Tensor) -> str | None:
+    """Why a converted network does not do what the given one does, if so."""
+    who, place = type(model).__name__, net.place
+    try:
+        with _evaluated(net, model):
+            found, expected = (tree_map(_shape, run(example)) for run in (net, model))
+    except Exception as error:
+        where = "" if place is None else f" with the scales reduced {place}"
+        return f"the converted {who} does not run{where}: {_reason(error)}"
+    if place is not None and found != expected:
+        return f"{who} with the scales reduced {place} gives {found}, not {expected}: name another module in project="
+    return None
+
+
+def _shape(x: Any) -> Any:
+    return tuple(x.shape) if isinstance(x, Tensor) else None

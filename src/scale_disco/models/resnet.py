@@ -1,0 +1,239 @@
+"""Residual networks (He et al. 2016) under torchvision's names, so that its weights load; plain and scale-equivariant.
+
+They take images as their weights were trained. For those of torchvision and timm: RGB from 0 to 1, minus the mean
+(0.485, 0.456, 0.406), divided by (0.229, 0.224, 0.225). For those of the original release in Caffe, which Keras has
+too: BGR from 0 to 255, minus the mean (103.939, 116.779, 123.68). Images of the other kind give no error, only wrong
+classes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ..basis.stencil import check_count
+from ..convert import ScaleEquivariant, to_scale_equivariant
+from ..scales import Scales
+from .weights import PACKAGES, download_weights, load_weights, read_checkpoint
+
+_CLASSES = 1000  # of ImageNet
+_EXAMPLE_SIDE = 64  # of the image that conversion tries: small, yet with places left before the last pool
+
+# Where known weights of bottlenecks have their stride, by the beginning of their files' sha256.
+_STRIDE_FIRST = {
+    "defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec": True,  # Caffe's, by way of Keras, in float16
+    "19c8e357": False,  # torchvision's of 2017
+    "0676ba61": False,  # the same, saved anew
+    "11ad3fa6": False,  # torchvision's second
+    "14fe96d1": False,  # timm's
+}
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut: [B, C, H, W] -> [B, C', H', W'].
+
+    The stride is at the first convolution, with `stride_first` and without.
+    """
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, channels: int, stride: int = 1, *, stride_first: bool = False) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(in_channels, channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        out: Tensor = self.relu(y + (x if self.downsample is None else self.downsample(x)))
+        return out
+
+
+class Bottleneck(nn.Module):
+    """A 1x1, a 3x3 and a 1x1 convolution and a shortcut: [B, C, H, W] -> [B, C', H', W'].
+
+    The stride is at the 3x3 convolution, as in torchvision, or at the first 1x1 (`stride_first`), as in the original.
+    """
+
+    expansion = 4
+
+    def __init__(self, in_channels: int, channels: int, stride: int = 1, *, stride_first: bool = False) -> None:
+        super().__init__()
+        first, second = (stride, 1) if stride_first else (1, stride)
+        out_channels = channels * self.expansion
+        self.conv1 = nn.Conv2d(in_channels, channels, 1, first, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, second, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = nn.Conv2d(channels, out_channels, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(out_channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(in_channels, out_channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        out: Tensor = self.relu(y + (x if self.downsample is None else self.downsample(x)))
+        return out
+
+
+def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Sequential | None:
+    if stride == 1 and in_channels == out_channels:
+        return None
+    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+
+
+class ResNet(nn.Module):
+    """A residual network of images [B, 3, H, W] -> [B, classes].
+
+    Args:
+        block: `BasicBlock` or `Bottleneck`.
+        depths: Blocks in each of the four stages.
+        classes: Outputs.
+        stride_first: Whether bottlenecks have their stride at the first 1x1 convolution.
+
+    Example:
+        >>> resnet18(classes=10)(torch.randn(2, 3, 64, 64)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: Sequence[int],
+        classes: int = _CLASSES,
+        *,
+        stride_first: bool = False,
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        widths = [64, *(64 * 2**index * block.expansion for index in range(4))]
+
+        def stage(index: int) -> nn.Sequential:
+            first = block(widths[index], 64 * 2**index, 2 if index else 1, stride_first=stride_first)
+            others = (block(widths[index + 1], 64 * 2**index) for _ in range(depths[index] - 1))
+            return nn.Sequential(first, *others)
+
+        self.layer1, self.layer2, self.layer3, self.layer4 = map(stage, range(4))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(widths[-1], check_count(type(self).__name__, "classes", classes, 1))
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        y: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return y
+
+
+resnet18: Callable[..., ResNet] = partial(ResNet, BasicBlock, (2, 2, 2, 2))
+resnet34: Callable[..., ResNet] = partial(ResNet, BasicBlock, (3, 4, 6, 3))
+resnet50: Callable[..., ResNet] = partial(ResNet, Bottleneck, (3, 4, 6, 3))
+_NETWORKS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
+
+
+def cnn(
+    name: str,
+    *,
+    pretrained: str | os.PathLike[str] | None = None,
+    sha256: str | None = None,
+    classes: int | None = None,
+    stride_first: bool = False,
+) -> ResNet:
+    """A ResNet-18, -34 or -50 of ordinary convolutions, [B, 3, H, W] -> [B, classes].
+
+    Args:
+        name: "resnet18", "resnet34" or "resnet50".
+        pretrained: A file of weights with torchvision's names (.safetensors, or of `torch.save`; nothing in it is
+            executed), or "torchvision" or "timm" for the default weights of that package, which must be installed:
+            they are downloaded into the folder of `torch.hub` and checked. By default weights are random.
+        sha256: Of the file of weights; another file is refused.
+        classes: Outputs; by default those of the file, or ImageNet's 1000. If the file has another number, all of it
+            but its last layer is loaded, and `fc` stays random: the start of fine-tuning.
+        stride_first: Where bottlenecks (of ResNet-50) halve the image: at the 3x3 convolution, as torchvision and timm
+            do, or at the first 1x1, as the original does. Weights fit both and mean only one; files that are known to
+            mean the other are refused.
+    """
+    network = _NETWORKS[name]
+    if pretrained is None:
+        if sha256 is not None:
+            raise ValueError(f"{name}: sha256 is of a file of weights: give pretrained too")
+        return network(_CLASSES if classes is None else classes, stride_first=stride_first)
+    if not isinstance(pretrained, (str, os.PathLike)):
+        raise TypeError(f"{name}: pretrained must be a file, {' or '.join(PACKAGES)}, got {pretrained!r}")
+    if pretrained in PACKAGES:
+        _check_stride(name, f"{pretrained}'s", False, stride_first)
+        pretrained = download_weights(name, str(pretrained), sha256)
+    elif not os.path.exists(pretrained):
+        raise FileNotFoundError(
+            f"{name}: pretrained must be a file, {' or '.join(PACKAGES)}; no such file: {pretrained}"
+        )
+    checkpoint = read_checkpoint(pretrained, sha256)
+    for start, needed in _STRIDE_FIRST.items():
+        if checkpoint.sha256.startswith(start):
+            _check_stride(name, str(checkpoint.path), needed, stride_first)
+    last = checkpoint.tensors.get("fc.weight")
+    found = last.shape[0] if last is not None and last.ndim else _CLASSES
+    net = network(found if classes is None else classes, stride_first=stride_first)
+    load_weights(net, checkpoint, name, but=("fc.weight", "fc.bias") if classes not in (None, found) else ())
+    return net
+
+
+def disco(
+    name: str,
+    *,
+    pretrained: str | os.PathLike[str] | None = None,
+    sha256: str | None = None,
+    classes: int | None = None,
+    stride_first: bool = False,
+    scales: Scales | Sequence[float] = (1, 2**0.5, 2),
+    project: str | None = "auto",
+    reduce: str = "max",
+    scale_extent: int = 1,
+    pooling: str = "as-is",
+    downsampling: str = "as-is",
+) -> ScaleEquivariant:
+    """The network of `cnn`, made scale-equivariant with its weights, [B, 3, H, W] -> [B, classes].
+
+    Options up to `stride_first` are those of `cnn`, the others those of `to_scale_equivariant`.
+    """
+    net = cnn(name, pretrained=pretrained, sha256=sha256, classes=classes, stride_first=stride_first)
+    return to_scale_equivariant(
+        net,
+        scales,
+        example=torch.randn(1, 3, _EXAMPLE_SIDE, _EXAMPLE_SIDE).to(net.fc.weight),
+        project=project,
+        reduce=reduce,
+        scale_extent=scale_extent,
+        pooling=pooling,
+        downsampling=downsampling,
+    )
+
+
+def _check_stride(name: str, whose: str, needed: bool, stride_first: bool) -> None:
+    """Refuse known weights in a network with the stride elsewhere: they would load and give wrong features."""
+    if name == "resnet50" and needed != stride_first:
+        where = "first 1x1" if needed else "3x3"
+        raise ValueError(
+            f"{name}: {whose} weights mean the stride at the {where} convolution: give stride_first={needed}, "
+            f"got {stride_first}"
+        )
+
+
+BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    f"{name}/{kind}": partial(build, name) for name in _NETWORKS for kind, build in (("cnn", cnn), ("disco", disco))
+}
