@@ -1,0 +1,198 @@
+"""Networks saved with their basis to a folder or the Hugging Face Hub, and built again from there.
+
+A folder holds JSON and safetensors, and nothing in it is run: `config.json` says what the network was made with,
+`model.safetensors` are its weights, `basis-<digest>.safetensors` the stencils of a basis whose spec is in the config.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import textwrap
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from .basis import Basis, BSplineBasis, DiscreteBasis, FourierBesselBasis, HermiteBasis, LogRadialBasis
+from .files import make_folder, reason, write, written_atomically
+from .models import create_model
+from .scales import Scales
+
+try:
+    from huggingface_hub import ModelHubMixin, hf_hub_download
+except ImportError as error:
+    raise ImportError('the Hub needs huggingface_hub: pip install "scale-disco[hub]"') from error
+
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_DOWNLOAD = ("cache_dir", "force_download", "local_files_only", "revision", "token")  # options of hf_hub_download
+_UNNAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+_TAG = "scale_disco"  # the key that marks a JSON object as a basis or scales
+_KINDS = {one.kind: one for one in (DiscreteBasis, HermiteBasis, BSplineBasis, FourierBesselBasis, LogRadialBasis)}
+_CARD = """---\n{{ card_data }}\n---\n
+A scale-equivariant network. `CLASS.from_pretrained` loads it; it needs `pip install "scale-disco[hub]"`.
+"""
+
+
+class ScaleHubMixin(ModelHubMixin):
+    """`save_pretrained`, `from_pretrained` and `push_to_hub` for a network of your own.
+
+    Saved are the arguments that the network was made with, and its weights. Arguments may be a `Basis`, `Scales` and
+    what JSON can hold; tuples come back as lists. Those named in `unsaved`, such as a file to start from, are left to
+    their defaults. A network made by `to_scale_equivariant` is saved alike: convert it in `__init__`.
+
+    Example:
+        >>> import tempfile
+        >>> from scale_disco.nn import ScaleLift2d
+        >>> class Net(nn.Module, ScaleHubMixin):
+        ...     def __init__(self, basis: Basis, width: int = 8):
+        ...         super().__init__()
+        ...         self.lift = ScaleLift2d(3, width, basis)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Net(DiscreteBasis(3, [1, 2])).save_pretrained(folder)
+        ...     Net.from_pretrained(folder).lift.basis
+        DiscreteBasis(3, Scales(1, 2), support=(3, 3), dilation=(1, 2))
+    """
+
+    unsaved: ClassVar[tuple[str, ...]] = ()
+    _hub_weights: ClassVar[str] = ""  # the submodule whose weights are saved
+    _hub_made_with: tuple[dict[str, Any], dict[str, Basis], str]  # arguments as JSON, bases, what cannot be saved
+
+    def __init_subclass__(cls, *, tags: list[str] | None = None, **card: Any) -> None:
+        """Take what the model card shows, by the keywords of `ModelHubMixin`."""
+        card = {"library_name": "scale-disco", "model_card_template": _CARD.replace("CLASS", cls.__name__), **card}
+        super().__init_subclass__(tags=["scale-equivariance", *(tags or [])], **card)
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Note the arguments before `__init__` can change them."""
+        network = super().__new__(cls)
+        signature = inspect.signature(cls.__init__)
+        try:
+            bound = signature.bind(network, *args, **options)
+        except TypeError:  # `__init__` will say so; a copy is made without arguments and gets its note later
+            return network
+        given, config, bases, refused = {*bound.arguments, *options}, dict[str, Any](), dict[str, Basis](), ""
+        bound.apply_defaults()
+        values = {**dict(zip(signature.parameters, bound.args, strict=False)), **bound.kwargs}
+        for name, value in [(name, values[name]) for name in list(values)[1:] if name not in cls.unsaved]:
+            try:
+                if name in signature.parameters and signature.parameters[name].kind in _UNNAMED:
+                    raise TypeError("it has no keyword")
+                config[name] = json.loads(json.dumps(value, default=partial(_encoded, bases=bases), allow_nan=False))
+            except (TypeError, ValueError) as error:
+                refused = f"{name}: {error}" if name in given else refused  # a default stays with the class
+        object.__setattr__(network, "_hub_made_with", (config, bases, refused))
+        return network
+
+    def save_pretrained(self, save_directory: str | Path, *, push_to_hub: bool = False, **options: Any) -> str | None:
+        """Write the network to a folder, and with `push_to_hub` to the Hub; options are those of `ModelHubMixin`.
+
+        What the folder held stays until all of the new is written. A README.md that is there is kept.
+        """
+        who, folder = f"{type(self).__name__}.save_pretrained", Path(save_directory)
+        arguments, bases, refused = self._hub_made_with
+        if refused:
+            raise TypeError(f"{who}: cannot save the argument {refused}")
+        if options.pop("config", None) is not None:
+            raise ValueError(f"{who}: the config is what the network was made with, it cannot be given")
+        state = cast(nn.Module, self).get_submodule(self._hub_weights).state_dict()
+        for name, value in state.items():  # copied, since safetensors takes no shared memory
+            state[name] = value.detach().to("cpu", copy=True).contiguous() if isinstance(value, Tensor) else value
+        make_folder(folder)
+        for digest, basis in bases.items():
+            basis.save(folder / f"basis-{digest}.safetensors")
+        with written_atomically(folder / _CONFIG) as note, written_atomically(folder / _WEIGHTS) as weights:
+            save_file(state, weights, {"format": "pt"})
+            note.write_text(json.dumps(arguments, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            (folder / _CONFIG).unlink(missing_ok=True)  # so that no reader sees an old config beside new weights
+        if not (readme := folder / "README.md").exists():
+            write(readme, str(self.generate_model_card(**(options.get("model_card_kwargs") or {}))).encode())
+        return str(self.push_to_hub(options.pop("repo_id", None) or folder.name, **options)) if push_to_hub else None
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
+        """The network of a folder, or of the Hub by a name that is no folder; on the CPU and in evaluation mode.
+
+        Options are those of `hf_hub_download`, and arguments instead of saved ones. A `Path` never asks the Hub.
+        """
+        who, source = f"{cls.__name__}.from_pretrained", pretrained_model_name_or_path
+        download = {name: options.pop(name) for name in _DOWNLOAD if name in options}
+
+        def fetch(name: str) -> Path:
+            if isinstance(source, os.PathLike) or os.path.exists(source):
+                if not (path := Path(source, name)).is_file():
+                    raise FileNotFoundError(f"{who}: no such file: {path}")
+                return path
+            try:
+                return Path(hf_hub_download(source, name, **download))
+            except (OSError, ValueError) as error:  # what the Hub answers is among them
+                raise FileNotFoundError(f"{who}: no folder {source}, nor on the Hub: {reason(error)}") from error
+
+        def decoded(said: dict[str, Any]) -> Any:
+            if _TAG not in said:
+                return said
+            if said[_TAG] == "Scales":
+                return Scales(said["factors"])
+            if said[_TAG] != "Basis" or not re.fullmatch("[0-9a-f]{64}", said["digest"]):  # it becomes a file name
+                raise ValueError(f"expected Scales or a Basis and its digest, got {textwrap.shorten(str(said), 200)}")
+            path = fetch(f"basis-{said['digest']}.safetensors")
+            basis: Basis = _KINDS.get(said["spec"]["kind"], Basis).load(path)
+            if _encoded(basis, {}) != said:
+                raise ValueError(f"{path} is of another basis: {basis.spec}")
+            return basis
+
+        config = fetch(_CONFIG)
+        try:
+            arguments = json.loads(config.read_text(encoding="utf-8"), object_hook=decoded)
+            if set(arguments) & set(cls.unsaved):
+                raise ValueError(f"{', '.join(cls.unsaved)} cannot be among what was saved")
+            network = cls(**{**arguments, **options})
+        except Exception as error:  # a class can raise anything
+            raise ValueError(f"{who}: cannot make it from {config}: {type(error).__name__} {reason(error)}") from error
+        module, weights = cast(nn.Module, network).eval().get_submodule(cls._hub_weights), fetch(_WEIGHTS)
+        try:
+            state = load_file(weights)
+            for name, tensor in module.state_dict(keep_vars=True).items():  # first of all, the precision of the file
+                if name in state and tensor.is_floating_point() and state[name].is_floating_point():
+                    tensor.data = tensor.data.to(state[name].dtype)
+            module.load_state_dict(state)
+        except (SafetensorError, RuntimeError) as error:
+            raise ValueError(f"{who}: refused {weights}: {textwrap.shorten(str(error), 500)}") from error
+        return network
+
+
+class ScaleModel(nn.Module, ScaleHubMixin):
+    """A network by its name, as `create_model` makes it, that can be saved; `network` inside, whose names weights keep.
+
+    Example:
+        >>> import torch
+        >>> ScaleModel("mnist/disco")(torch.randn(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+    """
+
+    unsaved = ("pretrained", "sha256")  # the weights are saved, not where they came from
+    _hub_weights = "network"
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__()
+        self.network = create_model(name, **options)
+        if options.get("pretrained") is not None:  # the file may have decided it
+            self._hub_made_with[0]["classes"] = len(self.network.state_dict()["fc.bias"])
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return self.network(*inputs, **options)
+
+
+def _encoded(value: object, bases: dict[str, Basis]) -> dict[str, Any]:
+    """A basis or scales as JSON; bases are put aside under their digests."""
+    if isinstance(value, Scales):
+        return {_TAG: "Scales", "factors": list(value)}
+    if not isinstance(value, Basis):
+        raise TypeError(f"expected a Basis, Scales or what JSON can hold, got {textwrap.shorten(repr(value), 200)}")
+    bases[value.digest] = value
+    return {_TAG: "Basis", "digest": value.digest, "spec": json.loads(json.dumps(value.spec))}
