@@ -120,7 +120,7 @@ def model_steps(name: str, *, batch: int, backward: bool) -> dict[str, Step]:
     net = create_model(name)
     layer = next((part for part in net.modules() if isinstance(part, ScaleConvolution)), None)
     if layer is None:
-        raise ValueError(f"bench: {name} has no scale convolutions to compare")
+        raise ValueError(f"bench: {name} has no scale convolutions to compare: give one such as mnist/disco")
     x = torch.randn(batch, 1, 28, 28)
     plain = create_model(f"{name.split('/')[0]}/cnn")
     repeated = x.repeat(len(layer.basis.scales), 1, 1, 1)
@@ -234,12 +234,12 @@ def _contenders(module: nn.Module, x: Tensor, backward: bool) -> dict[str, Step]
     steps = {
         OURS: _step(module, [x], module, backward),
         DENSE: _step(dense, [x], dense, backward),
-        BARE: _bare_step(module, x, backward),
+        BARE: bare_step(module, x, backward),
     }
     return steps if backward else {**steps, BAKED: _step(bake(module), [x], None, backward)}
 
 
-def _bare_step(module: nn.Module, x: Tensor, backward: bool) -> Step:
+def bare_step(module: nn.Module, x: Tensor, backward: bool) -> Step:
     """The very convolutions that a module runs, on ready kernels and inputs of their own, and nothing else.
 
     Large kernels that a module may run by the Fourier transform are convolutions here.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from .basis import Basis, BSplineBasis, DiscreteBasis, FourierBesselBasis, HermiteBasis, LogRadialBasis
 from .files import make_folder, reason, write, written_atomically
-from .models import create_model
+from .models import create_model, default_options
 from .scales import Scales
 
 try:
@@ -181,6 +181,9 @@ class ScaleModel(nn.Module, ScaleHubMixin):
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__()
         self.network = create_model(name, **options)
+        for option, value in default_options(name).items():  # so that another default later changes nothing
+            if option not in self.unsaved:
+                self._hub_made_with[0].setdefault(option, json.loads(json.dumps(value)))
         if options.get("pretrained") is not None:  # the file may have decided it
             self._hub_made_with[0]["classes"] = len(self.network.state_dict()["fc.bias"])
 

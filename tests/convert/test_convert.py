@@ -86,10 +86,10 @@ def test_checkpoints_keep_their_names_inside_another_network():
 def test_an_ordinary_checkpoint_fits_neighbours_and_temperature():
     net = sequential().eval()
     converted = to_scale_equivariant(net, SCALES, reduce="logsumexp", scale_extent=2)
-    nn.init.ones_(converted.network[0].neighbours)
+    nn.init.ones_(converted.network[4].neighbours)
     converted.load_state_dict(net.state_dict())
-    assert not converted.network[0].neighbours.any()
-    nn.init.constant_(converted.network[0].neighbours, 0.5)
+    assert not converted.network[4].neighbours.any()
+    nn.init.constant_(converted.network[4].neighbours, 0.5)
     nn.init.constant_(converted.project.log_temperature, -1)
     again = to_scale_equivariant(net, SCALES, reduce="logsumexp", scale_extent=2)
     again.load_state_dict(converted.state_dict())
@@ -254,6 +254,7 @@ def test_neighbours_are_the_next_larger_scale():
     net = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1).double(), conv)
     converted = to_scale_equivariant(net, (1, 2, 4), project=None, scale_extent=2)
     layer = converted.network[1]
+    assert converted.network[0].scale_extent == 1  # it sees the image, the same at all scales
     assert layer.neighbours.shape == (1, *conv.weight.shape)
     x = torch.randn(2, 2, 20, 20, dtype=torch.float64)
     nn.init.normal_(layer.neighbours)
@@ -263,6 +264,16 @@ def test_neighbours_are_the_next_larger_scale():
         if k < 2:
             expected += F.conv2d(first[k + 1], layer.neighbours[0], padding=step, dilation=step)
         torch.testing.assert_close(converted(x)[:, :, k], expected)
+
+
+def test_neighbours_suppose_equal_steps():
+    with pytest.warns(UserWarning, match="to_scale_equivariant: scale_extent 2 supposes equal steps between scales"):
+        to_scale_equivariant(sequential(), (1, 2, 3), scale_extent=2)
+
+
+def test_the_made_up_example_has_the_channels_of_the_first_convolution():
+    net = nn.Sequential(nn.Conv2d(5, 3, 1), nn.Conv2d(3, 4, 3, padding=1))
+    assert to_scale_equivariant(net, (1, 2))(torch.randn(2, 5, 8, 8)).shape == (2, 4, 8, 8)
 
 
 def test_shared_frozen_and_hooked_layers_stay_so():

@@ -288,6 +288,7 @@ def test_defaults_are_those_of_the_conversion():
 @pytest.mark.parametrize("name", NAMES)
 def test_converted_networks_run_and_learn(name):
     net = create_model(f"{name}/disco", classes=5, scales=(1, 2))
+    assert (net.unconverted, str(net.place)) == ((), "before avgpool")
     net(torch.randn(2, 3, 64, 64)).square().sum().backward()
     assert all(parameter.grad is not None for parameter in net.parameters())
     assert sum(parameter.numel() for parameter in net.parameters()) == sum(

@@ -9,19 +9,20 @@ reduced to one.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter, is_lazy
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 from ..export import exchanged
 from ..functional import check_extent
 from ..nn import ScaleProject
-from ..nn.conv import ScaleConvolution
+from ..nn.conv import ScaleConvolution, warn_of_steps
 from ..nn.folded import MAX_POOLS, PLAIN, FoldedConv, MeanPool, PooledPoint, call_of, is_spatial
 from ..scales import Scales, as_scales
 from .network import ScaleEquivariant
@@ -73,7 +74,8 @@ def to_scale_equivariant(
             or flatten; the output if none does), the name of a module for after it (what follows stays ordinary), None
             for nowhere.
         reduce: How, as in `ScaleProject`: "max", "mean" or "logsumexp".
-        scale_extent: T, how many neighbouring scales each output sees; weights of neighbours start at zero.
+        scale_extent: T, how many neighbouring scales every convolution but the first sees; the weights of neighbours
+            start at zero.
         pooling: "as-is", or "average" for means instead of maxima.
         downsampling: "as-is", or "centred" for means behind convolutions instead of strides. Both give up the equality
             at the first scale for equivariance through the network.
@@ -91,6 +93,7 @@ def to_scale_equivariant(
     scales = as_scales(scales)
     _check_choices(pooling, downsampling, reduce)
     check_extent(_WHO, scale_extent, len(scales))
+    warn_of_steps(_WHO, scale_extent, scales)
     first = _check_model(model)
     dims = first.weight.ndim - 2
     _check_name(model, project)
@@ -105,7 +108,8 @@ def to_scale_equivariant(
         kept = {network.get_submodule(name) for name in refused} | {
             network.get_submodule(name) for name in _later(watch, place)
         }
-        parts = _Parts(scales, scale_extent, kept, dims, pooling == "average", downsampling == "centred")
+        lifting = network.get_submodule(_lifting(model, watch))
+        parts = _Parts(scales, scale_extent, lifting, kept, pooling == "average", downsampling == "centred")
         net = ScaleEquivariant(exchanged(network, parts.chosen, parts.make), scales, place, reduce, list(refused))
         net.training = model.training  # parts keep their own: frozen norms stay frozen
         problem = None if watch is None else _problem(net, model, _example(first, example))
@@ -118,9 +122,9 @@ class _Parts:
     """Which parts of a network are exchanged, and for what."""
 
     def __init__(
-        self, scales: Scales, extent: int, kept: set[nn.Module], dims: int, average: bool, centred: bool
+        self, scales: Scales, extent: int, lifting: nn.Module, kept: set[nn.Module], average: bool, centred: bool
     ) -> None:
-        self.scales, self.extent, self.kept, self.dims = scales, extent, kept, dims
+        self.scales, self.extent, self.lifting, self.kept = scales, extent, lifting, kept
         self.average, self.centred = average, centred
         self.made: dict[nn.Module, nn.Module] = {}  # a layer that is used twice stays one layer
 
@@ -141,7 +145,8 @@ class _Parts:
         if isinstance(part, MAX_POOLS):
             return MeanPool(part)
         if is_spatial(part):
-            return FoldedConv(part, self.scales, self.extent, centred=self.centred)
+            extent = 1 if part is self.lifting else self.extent  # it sees the image, the same at all scales
+            return FoldedConv(part, self.scales, extent, centred=self.centred)
         return PooledPoint(part)
 
 
@@ -156,7 +161,7 @@ def _check_choices(pooling: str, downsampling: str, reduce: str) -> None:
 
 
 def _check_model(model: Any) -> Any:
-    """The first convolution of a network that can be converted."""
+    """The first convolution of a network that can be converted, be it of one pixel."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"{_WHO}: expected a module, got {type(model).__name__}")
     who = type(model).__name__
@@ -168,7 +173,7 @@ def _check_model(model: Any) -> Any:
         raise TypeError(f"{_WHO}: {who} is a wrapper: give its .module, and wrap the result")
     if any(isinstance(part, (FoldedConv, ScaleConvolution)) for part in model.modules()):
         raise ValueError(f"{_WHO}: {who} is scale-equivariant already")
-    if any(isinstance(one, UninitializedParameter) or is_lazy(one) for one in model.parameters()):
+    if any(is_lazy(one) for one in model.parameters()):
         raise ValueError(f"{_WHO}: {who} has layers without weights yet: run it once on an image")
     devices = sorted({str(one.device) for one in (*model.parameters(), *model.buffers())})
     if len(devices) > 1:
@@ -178,7 +183,8 @@ def _check_model(model: Any) -> Any:
         raise ValueError(
             f"{_WHO}: {who} has no convolution of more than one pixel (nn.Conv1d, nn.Conv2d or nn.Conv3d) to convert"
         )
-    return convolutions[0]
+    dims = convolutions[0].weight.ndim
+    return next(part for part in model.modules() if isinstance(part, PLAIN) and part.weight.ndim == dims)
 
 
 def _check_name(model: nn.Module, project: str | None) -> None:
@@ -254,6 +260,13 @@ def _places(model: nn.Module, watch: Watch | None, project: str | None) -> list[
         calls = len(watch.entered[watch.found.module])
         places.insert(0, watch.found if calls > 1 else watch.found._replace(call=0))
     return places
+
+
+def _lifting(model: nn.Module, watch: Watch | None) -> str:
+    """The convolution of more than one pixel that is called first."""
+    entered = {} if watch is None else watch.entered
+    names = [str(name) for name, part in model.named_modules() if is_spatial(part)]
+    return min(names, key=lambda name: min(entered.get(name, [math.inf])))
 
 
 def _later(watch: Watch | None, place: Place | None) -> list[str]:

@@ -37,11 +37,16 @@ def create_model(name: str, **options: Any) -> nn.Module:
     """
     if name not in _BUILDERS:
         raise ValueError(f"create_model: expected one of {', '.join(list_models())}, got {name!r}")
-    known = inspect.signature(_BUILDERS[name]).parameters
+    known = default_options(name)
     for option in options:
         if option not in known:
             raise TypeError(f"create_model: expected options of {name} among {', '.join(known)}, got {option!r}")
     return _BUILDERS[name](**options)
+
+
+def default_options(name: str) -> dict[str, Any]:
+    """The options of a network and what they are unless given."""
+    return {option: one.default for option, one in inspect.signature(_BUILDERS[name]).parameters.items()}
 
 
 def list_models(family: str = "") -> list[str]:

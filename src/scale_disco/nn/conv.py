@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..basis import Basis
 from ..basis.stencil import check_count
 from ..functional import check_extent, check_input, convolve, kernels, lay_out, lift
+from ..scales import Scales
 from .fixed import FixedTensors
 
 
@@ -179,12 +180,7 @@ class _ScaleConv(ScaleConvolution):
     ) -> None:
         if isinstance(basis, Basis):
             check_extent(type(self).__name__, scale_extent, len(basis.scales))
-            if scale_extent > 1 and not _equal_steps(basis):
-                warnings.warn(
-                    f"{type(self).__name__}: scale_extent {scale_extent} supposes equal steps between scales, "
-                    f"got {basis.scales}: neighbours will not be equivariant",
-                    stacklevel=2,
-                )
+            warn_of_steps(type(self).__name__, scale_extent, basis.scales)
         super().__init__(
             in_channels,
             out_channels,
@@ -206,9 +202,15 @@ class _ScaleConv(ScaleConvolution):
         return convolve(x, self.kernels(), self.bias, self.layout)
 
 
-def _equal_steps(basis: Basis) -> bool:
-    steps = [basis.scales.ratio(k + 1, k) for k in range(len(basis.scales) - 1)]
-    return max(steps) < 1.01 * min(steps)  # the authors' scales are rounded
+def warn_of_steps(who: str, extent: int, scales: Scales) -> None:
+    """Warn the caller's caller where neighbouring scales are used and are not equally far apart."""
+    steps = [scales.ratio(k + 1, k) for k in range(len(scales) - 1)]
+    if extent > 1 and max(steps) >= 1.01 * min(steps):  # the authors' scales are rounded
+        warnings.warn(
+            f"{who}: scale_extent {extent} supposes equal steps between scales, got {scales}: neighbours will not be "
+            f"equivariant",
+            stacklevel=3,
+        )
 
 
 class ScaleLift1d(_ScaleLift):
