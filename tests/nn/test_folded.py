@@ -156,6 +156,51 @@ def test_gradients():
     assert torch.autograd.gradcheck(lambda *_: layer(x), (x, *layer.parameters()))
 
 
+def test_kept_kernels_follow_the_weights():
+    layer = FoldedConv(nn.Conv2d(2, 2, 3, padding=1), SCALES, 2)
+    x = torch.randn(3, 2, 8, 8)
+
+    def check():
+        with torch.no_grad():
+            found = layer(x)
+        torch.testing.assert_close(found, layer(x))  # with gradients nothing is kept
+        return found
+
+    before = check()
+    for change in (
+        lambda: layer.weight.data.mul_(2),  # behind autograd's back
+        lambda: nn.init.normal_(layer.neighbours),
+        lambda: layer.load_state_dict({"weight": torch.ones(2, 2, 3, 3), "bias": torch.ones(2)}),
+        lambda: setattr(layer, "weight", nn.Parameter(torch.randn(2, 2, 3, 3))),
+    ):
+        with torch.no_grad():
+            layer(x)
+        change()
+        after = check()
+        assert not torch.allclose(before, after)
+        before = after
+    with torch.no_grad():
+        layer(x)
+        doubled = layer.double()(x.double())
+    torch.testing.assert_close(doubled.float(), before)
+    with torch.inference_mode():
+        layer(x.double())
+    torch.testing.assert_close(layer(x.double()), doubled)
+
+
+def test_kernels_are_made_once_for_the_same_weights(monkeypatch):
+    layer = FoldedConv(nn.Conv2d(2, 2, 3, padding=1), SCALES)
+    made = []
+    monkeypatch.setattr(layer, "kernels", lambda: made.append(1) or FoldedConv.kernels(layer))
+    with torch.no_grad():
+        for _ in range(3):
+            layer(torch.randn(3, 2, 8, 8))
+    assert len(made) == 1
+    layer(torch.randn(3, 2, 8, 8))
+    layer(torch.randn(3, 2, 8, 8))
+    assert len(made) == 3
+
+
 def test_folded_maps_are_scale_major():
     layer = FoldedConv(nn.Conv2d(2, 2, 3, padding=1), SCALES)
     x = torch.randn(2, 2, 3, 8, 8)

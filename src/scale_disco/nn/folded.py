@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,6 +21,8 @@ from .fixed import FixedTensors
 
 PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+# Of layers: weights, and the kernels made of them. Outside of the layers, so that copies and files do not have them.
+_KEPT: WeakKeyDictionary[FoldedConv, tuple[list[Tensor], list[Tensor]]] = WeakKeyDictionary()
 _DENSE_SIDE = 15  # of the largest kernel that is solved as a whole; larger ones are products of their axes
 _DENSE_DILATION = 4  # larger ones are rounded to whole pixels: at most half a pixel off at five pixels and more
 
@@ -80,9 +83,20 @@ class FoldedConv(FixedTensors):
                 f"FoldedConv: expected input [S * B, C, {axes}] with S = {count} and C = {self.in_channels}, "
                 f"got shape {tuple(x.shape)}"
             )
-        y = convolve(unfold(self.before(x), count), self.kernels(), self.bias, self.layout)
+        y = convolve(unfold(self.before(x), count), self._ready_kernels(), self.bias, self.layout)
         out: Tensor = self.after(fold(y))
         return out
+
+    def _ready_kernels(self) -> list[Tensor]:
+        """The kernels, kept while nothing is trained and weights stay equal: one image can cost less than they do."""
+        if torch.is_grad_enabled() or not self.weight.is_cpu or torch.compiler.is_compiling():
+            _KEPT.pop(self, None)
+            return self.kernels()
+        weights = [self.weight] if self.scale_extent == 1 else [self.weight, self.neighbours]
+        kept = _KEPT.get(self)
+        if kept is None or not all(_equal(one, other) for one, other in zip(kept[0], weights, strict=True)):
+            kept = _KEPT[self] = [one.detach().clone() for one in weights], self.kernels()
+        return kept[1]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if self.scale_extent > 1:  # weights of an ordinary network have no neighbours
@@ -127,6 +141,10 @@ class PooledPoint(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = CONVOLUTION[x.ndim - 2](self.pool(x), self.weight, self.bias, groups=self.groups)
         return y
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
 
 
 def mean_pool(size: Sequence[int]) -> nn.Module:
