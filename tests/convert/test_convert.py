@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from scale_disco import Scales, equivariance_error, to_scale_equivariant
 from scale_disco.convert import ScaleEquivariant
 from scale_disco.models.resnet import resnet18
-from scale_disco.nn.folded import FoldedConv
+from scale_disco.nn.folded import FoldedConv, GrowingMaxPool
 from tests.convert.networks import NETWORKS, VGG, Reused, UNet, images, network, sequential
 
 SCALES = (1, 2**0.5, 2)
@@ -190,12 +190,14 @@ def test_means_instead_of_strides_and_maxima_keep_equivariance():
         nn.Conv2d(8, 8, 1, 2),
     ).double()
     errors = {}
-    for pooling in ("as-is", "average"):
+    for pooling in ("as-is", "growing", "average"):
         for downsampling in ("as-is", "centred"):
             options = {"pooling": pooling, "downsampling": downsampling}
             example = torch.randn(1, 1, 64, 64).double()
             converted = to_scale_equivariant(net, (1, 2), project=None, example=example, **options)
             assert converted(example)[:, :, 0].shape == net(example).shape
+            if options == {"pooling": "growing", "downsampling": "as-is"}:
+                torch.testing.assert_close(converted(example)[:, :, 0], net(example))
             whole, shrunk = converted(waves(256))[:, :, 1], converted(waves(128))[:, :, 0]
             expected = F.avg_pool2d(whole, 2)
             inside = (..., slice(3, -3), slice(3, -3))
@@ -203,6 +205,7 @@ def test_means_instead_of_strides_and_maxima_keep_equivariance():
             errors[pooling, downsampling] = difference.item()
     assert errors["average", "centred"] < 0.2 * errors["as-is", "as-is"]
     assert errors["as-is", "centred"] < 0.6 * errors["as-is", "as-is"]
+    assert errors["growing", "centred"] < 0.6 * errors["as-is", "centred"]
 
 
 @pytest.mark.parametrize("window", [(2, 2, 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (5, 3, 2)])
@@ -214,6 +217,28 @@ def test_means_have_the_size_of_the_maxima(window, side):
     assert converted(x).shape == net(x).shape
     ones = torch.ones(1, 1, side, side)
     torch.testing.assert_close(converted.network[1](ones), net[1](ones))
+
+
+@pytest.mark.parametrize("window", [(2, 2, 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (4, 3, 2)])
+@pytest.mark.parametrize("side", [1, 2, 5, 16, 17])
+def test_windows_grow_with_the_scale(window, side):
+    """Of a ramp, the largest in a window is its centre plus half of its reach, which grows with the scale."""
+    size, _, padding = window
+    if side + 2 * padding < size:
+        pytest.skip("no window fits")
+    layer = GrowingMaxPool(nn.MaxPool2d(*window), Scales([1, 1.5, 2]))
+    ramp = torch.arange(float(side)).expand(1, 1, side, side)
+    found = layer(torch.cat([ramp] * 3))
+    own = nn.MaxPool2d(*window)(ramp)
+    assert found.isfinite().all()
+    assert found.shape == (3, *own.shape[1:])
+    assert torch.equal(found[:1], own)
+    if side > 10:
+        inside = slice(2, -3)
+        for k, ratio in enumerate((1, 1.5, 2)):
+            torch.testing.assert_close(
+                found[k, 0][inside, inside], own[0, 0][inside, inside] + (ratio - 1) * (size - 1) / 2
+            )
 
 
 def test_a_named_projection_leaves_what_follows_ordinary():

@@ -34,7 +34,9 @@ def test_bake(kind):
     assert count(baked, _BatchNorm) == {"dense, strided 7x7": 1}.get(kind, 0)  # its norm follows a concatenation
 
 
-@pytest.mark.parametrize("options", [{"downsampling": "centred", "pooling": "average"}, {"scale_extent": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"downsampling": "centred", "pooling": "average"}, {"scale_extent": 2, "pooling": "growing"}], ids=str
+)
 def test_bake_with_options(options):
     net = to_scale_equivariant(network("resnet18"), SCALES, **options)
     for name, parameter in net.named_parameters():

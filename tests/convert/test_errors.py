@@ -109,7 +109,7 @@ def test_choices():
             f"project must be auto, None or the name of a module such as 0, 1, 2, 3, 4, 5, 6, 7, 8, got {name!r}"
             in text
         )
-    assert "pooling must be one of as-is, average, got 'mean'" in refusal(net, pooling="mean")
+    assert "pooling must be one of as-is, growing, average, got 'mean'" in refusal(net, pooling="mean")
     assert "downsampling must be one of as-is, centred, got 'mean'" in refusal(net, downsampling="mean")
     assert "reduce must be one of max, mean, logsumexp, got 'sum'" in refusal(net, reduce="sum")
     assert "scale extent must be an integer from 1 to 3 (the scales), got 4" in refusal(net, scale_extent=4)
@@ -182,7 +182,10 @@ def test_functions_that_cannot_be_converted():
             return F.max_pool2d(self.conv(x), 2)
 
     assert to_scale_equivariant(Pooled()).unconverted == ()
-    assert "max_pool2d outside of a module" in refusal(Pooled(), pooling="average")
+    for pooling in ("average", "growing"):
+        assert "max_pool2d outside of a module" in refusal(Pooled(), pooling=pooling)
+    indexed = nn.Sequential(conv(), nn.MaxPool2d(2, return_indices=True))
+    assert "1 (MaxPool2d that returns indices)" in refusal(indexed, pooling="growing")
 
 
 def test_what_follows_a_named_place_need_not_be_converted():

@@ -23,7 +23,7 @@ from ..export import exchanged
 from ..functional import check_extent
 from ..nn import ScaleProject
 from ..nn.conv import ScaleConvolution, warn_of_steps
-from ..nn.folded import MAX_POOLS, PLAIN, FoldedConv, MeanPool, PooledPoint, call_of, is_spatial
+from ..nn.folded import MAX_POOLS, PLAIN, FoldedConv, GrowingMaxPool, MeanPool, PooledPoint, call_of, is_spatial
 from ..scales import Scales, as_scales
 from .network import ScaleEquivariant
 from .watch import OUTPUT, Place, Watch
@@ -76,9 +76,10 @@ def to_scale_equivariant(
         reduce: How, as in `ScaleProject`: "max", "mean" or "logsumexp".
         scale_extent: T, how many neighbouring scales every convolution but the first sees; the weights of neighbours
             start at zero.
-        pooling: "as-is", or "average" for means instead of maxima.
-        downsampling: "as-is", or "centred" for means behind convolutions instead of strides. Both give up the equality
-            at the first scale for equivariance through the network.
+        pooling: "as-is"; "growing" for max pools whose windows grow with the scale, which is more equivariant and the
+            same at the first scale; or "average" for means instead of maxima.
+        downsampling: "as-is", or "centred" for means behind convolutions instead of strides. Means give up the equality
+            at the first scale for equivariance through the network, so that it has to be fine-tuned.
         strict: Whether to refuse a network with parts that cannot be converted; otherwise they stay as they are, and
             are listed in `unconverted`.
 
@@ -99,7 +100,7 @@ def to_scale_equivariant(
     _check_name(model, project)
     watch = _watched(model, first, example, must=project is not None or example is not None)
     places = _places(model, watch, project)
-    refused = _refused(model, dims, watch, places[0], named=project not in ("auto", None), pools=pooling == "average")
+    refused = _refused(model, dims, watch, places[0], named=project not in ("auto", None), pools=pooling != "as-is")
     if refused and strict:
         listed = "; ".join(f"{name} ({reason})" for name, reason in refused.items())
         raise ValueError(f"{_WHO}: cannot convert {listed}; give strict=False to keep that as it is")
@@ -109,7 +110,7 @@ def to_scale_equivariant(
             network.get_submodule(name) for name in _later(watch, place)
         }
         lifting = network.get_submodule(_lifting(model, watch))
-        parts = _Parts(scales, scale_extent, lifting, kept, pooling == "average", downsampling == "centred")
+        parts = _Parts(scales, scale_extent, lifting, kept, pooling, downsampling == "centred")
         net = ScaleEquivariant(exchanged(network, parts.chosen, parts.make), scales, place, reduce, list(refused))
         net.training = model.training  # parts keep their own: frozen norms stay frozen
         problem = None if watch is None else _problem(net, model, _example(first, example))
@@ -122,17 +123,19 @@ class _Parts:
     """Which parts of a network are exchanged, and for what."""
 
     def __init__(
-        self, scales: Scales, extent: int, lifting: nn.Module, kept: set[nn.Module], average: bool, centred: bool
+        self, scales: Scales, extent: int, lifting: nn.Module, kept: set[nn.Module], pooling: str, centred: bool
     ) -> None:
         self.scales, self.extent, self.lifting, self.kept = scales, extent, lifting, kept
-        self.average, self.centred = average, centred
+        self.pooling, self.centred = pooling, centred
         self.made: dict[nn.Module, nn.Module] = {}  # a layer that is used twice stays one layer
 
     def chosen(self, part: Any) -> bool:
         if part in self.kept:
             return False
         strided = isinstance(part, PLAIN) and max(part.stride) > 1
-        return is_spatial(part) or (self.centred and strided) or (self.average and isinstance(part, MAX_POOLS))
+        return (
+            is_spatial(part) or (self.centred and strided) or (self.pooling != "as-is" and isinstance(part, MAX_POOLS))
+        )
 
     def make(self, part: Any) -> nn.Module:
         if part not in self.made:
@@ -143,7 +146,7 @@ class _Parts:
 
     def _new(self, part: Any) -> nn.Module:
         if isinstance(part, MAX_POOLS):
-            return MeanPool(part)
+            return MeanPool(part) if self.pooling == "average" else GrowingMaxPool(part, self.scales)
         if is_spatial(part):
             extent = 1 if part is self.lifting else self.extent  # it sees the image, the same at all scales
             return FoldedConv(part, self.scales, extent, centred=self.centred)
@@ -152,7 +155,7 @@ class _Parts:
 
 def _check_choices(pooling: str, downsampling: str, reduce: str) -> None:
     for name, value, known in (
-        ("pooling", pooling, ("as-is", "average")),
+        ("pooling", pooling, ("as-is", "growing", "average")),
         ("downsampling", downsampling, ("as-is", "centred")),
     ):
         if value not in known:
@@ -284,6 +287,8 @@ def _refused(
     for name, part in model.named_modules():
         if isinstance(part, _FOREIGN):
             refused[name] = type(part).__name__
+        elif pools and isinstance(part, MAX_POOLS) and part.return_indices:
+            refused[name] = f"{type(part).__name__} that returns indices"
         elif is_spatial(part):
             try:
                 call_of(part)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from ..basis import DiscreteBasis
@@ -21,6 +22,7 @@ from .fixed import FixedTensors
 
 PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+_MAX_POOL: dict[int, Any] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 # Of layers: weights, and the kernels made of them. Outside of the layers, so that copies and files do not have them.
 _KEPT: WeakKeyDictionary[FoldedConv, tuple[list[Tensor], list[Tensor]]] = WeakKeyDictionary()
 _DENSE_SIDE = 15  # of the largest kernel that is solved as a whole; larger ones are products of their axes
@@ -115,7 +117,7 @@ class MeanPool(nn.Module):
 
     def __init__(self, pool: Any) -> None:
         super().__init__()
-        dims = MAX_POOLS.index(next(kind for kind in MAX_POOLS if isinstance(pool, kind))) + 1
+        dims = pool_dims(pool)
         self.sizes = copy.deepcopy(pool)  # says how many
         stride = per_axis(pool.stride, dims)
         self.means = mean_pool(stride)
@@ -128,6 +130,54 @@ class MeanPool(nn.Module):
         for axis, side in enumerate(self.sizes(x[:1, :1]).shape[2:], 2):
             y = y.narrow(axis, 0, min(side, y.shape[axis]))
         return y
+
+
+class GrowingMaxPool(nn.Module):
+    """A max pool whose windows grow with the scale, scales along the batch: [S * B, C, ...] -> [S * B, C, ...].
+
+    Windows are dilated about their centre, at the first scale they are the pool's own. Between integers a dilation is a
+    mix of the two next to it, and a window with its centre between pixels the mean of the two next to that.
+    """
+
+    def __init__(self, pool: Any, scales: Scales) -> None:
+        super().__init__()
+        self.pool, self.scales, self.spatial_dims = copy.deepcopy(pool), scales, pool_dims(pool)
+        self.ratios = tuple(scales.integer_ratio(k) or scales.ratio(k) for k in range(len(scales)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.chunk(len(self.ratios))
+        return torch.cat([self._mixed(part, ratio) for part, ratio in zip(parts, self.ratios, strict=True)])
+
+    def _mixed(self, x: Tensor, ratio: float) -> Tensor:
+        own, below = self.pool(x), math.floor(ratio)
+        pooled = self._centred(x, own, below)
+        return pooled if ratio == below else torch.lerp(pooled, self._centred(x, own, below + 1), ratio - below)
+
+    def _centred(self, x: Tensor, own: Tensor, factor: int) -> Tensor:
+        if factor == 1:
+            return own
+        size, stride, padding, dilation = (
+            per_axis(number, self.spatial_dims)
+            for number in (self.pool.kernel_size, self.pool.stride, self.pool.padding, self.pool.dilation)
+        )
+        # Twice what a window of that dilation reaches further out than the pool's own.
+        excess = [(factor - 1) * step * (taps - 1) for taps, step in zip(size, dilation, strict=True)]
+        placed = []
+        for late in (0, 1) if any(number % 2 for number in excess) else (0,):
+            pads = []
+            for axis in reversed(range(self.spatial_dims)):
+                before = padding[axis] + (excess[axis] + 1 - late) // 2
+                reach = factor * dilation[axis] * (size[axis] - 1) + 1
+                pads += [before, (own.shape[axis + 2] - 1) * stride[axis] + reach - x.shape[axis + 2] - before]
+            steps = [factor * step for step in dilation]
+            placed.append(_MAX_POOL[self.spatial_dims](F.pad(x, pads, value=-math.inf), size, stride, 0, steps))
+        y: Tensor = placed[0] if len(placed) == 1 else (placed[0] + placed[1]) / 2
+        return torch.where(y > -math.inf, y, own)  # windows that reach over a small map altogether
+
+
+def pool_dims(pool: nn.Module) -> int:
+    """Along how many axes a max pool goes."""
+    return 1 + MAX_POOLS.index(next(kind for kind in MAX_POOLS if isinstance(pool, kind)))
 
 
 class PooledPoint(nn.Module):
