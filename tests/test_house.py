@@ -31,6 +31,7 @@ ROOMS = [
     {"export"},
     {"convert.watch"},
     {"convert.network"},
+    {"convert.trial"},
     {"convert"},
     {"models.dss", "models.sevf", "models.sicnn", "models.ss_cnn"},
     {"models.si_convnet"},

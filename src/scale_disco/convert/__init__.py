@@ -9,23 +9,31 @@ reduced to one.
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_map
 
 from ..export import exchanged
 from ..functional import check_extent
 from ..nn import ScaleProject
 from ..nn.conv import ScaleConvolution, warn_of_steps
-from ..nn.folded import MAX_POOLS, PLAIN, FoldedConv, GrowingMaxPool, MeanPool, PooledPoint, call_of, is_spatial
+from ..nn.folded import (
+    MAX_POOLS,
+    PLAIN,
+    FoldedConv,
+    GrowingMaxPool,
+    MeanPool,
+    PooledPoint,
+    call_of,
+    is_spatial,
+    is_strided,
+)
 from ..scales import Scales, as_scales
 from .network import ScaleEquivariant
+from .trial import Trial, evaluated, reason
 from .watch import OUTPUT, Place, Watch
 
 __all__ = ["ScaleEquivariant", "to_scale_equivariant"]
@@ -44,6 +52,8 @@ _FOREIGN = (
     nn.Unfold,
     nn.Fold,
 )
+# What a module knows of its hooks.
+_HOOKS = tuple(name for name in vars(nn.Identity()) if "hook" in name and not name.startswith(("_state", "_load")))
 _EXAMPLE_SIDE = {1: 1024, 2: 224, 3: 32}
 
 
@@ -62,8 +72,8 @@ def to_scale_equivariant(
     """A scale-equivariant copy of a convolutional network, with its weights and parameter names.
 
     Every convolution of more than one pixel sees each scale through its kernel enlarged by that scale; all other layers
-    run as they are. What the network computes at the first scale is what the given network computes: with
-    `project=None` the output has a scale axis, [B, C, S, ...], and its index 0 is the given network's output.
+    run as they are. What the network computes at the first scale is, in evaluation, what the given network computes:
+    with `project=None` the output has a scale axis, [B, C, S, ...], and its index 0 is the given network's output.
 
     Args:
         model: A network of images [B, C, ...]; it is left untouched.
@@ -96,27 +106,47 @@ def to_scale_equivariant(
     check_extent(_WHO, scale_extent, len(scales))
     warn_of_steps(_WHO, scale_extent, scales)
     first = _check_model(model)
-    dims = first.weight.ndim - 2
     _check_name(model, project)
     watch = _watched(model, first, example, must=project is not None or example is not None)
-    places = _places(model, watch, project)
-    refused = _refused(model, dims, watch, places[0], named=project not in ("auto", None), pools=pooling != "as-is")
-    if refused and strict:
-        listed = "; ".join(f"{name} ({reason})" for name, reason in refused.items())
-        raise ValueError(f"{_WHO}: cannot convert {listed}; give strict=False to keep that as it is")
-    for place in places:
+    refused = _refused(model, first.weight.ndim - 2, watch, pooling, downsampling)
+    trial = None if watch is None else Trial(model, _example(first, example), scales, reduce)
+    if trial is not None and strict:
+        _raise(trial.dependence())
+    problem = None
+    for place in _places(watch, project):
+        kept = set(refused)
+        if trial is not None:
+            received, problem = trial.received(place)
+            if problem is not None:
+                continue
+            one_scale = {name for name, batches in received.items() if batches == {trial.batch}}
+            if project not in ("auto", None):  # a user who names a place means what comes before it
+                refused = {name: why for name, why in refused.items() if name not in one_scale}
+            idle = {name for name, part in model.named_modules() if is_spatial(part) and name not in received}
+            kept |= one_scale | idle
+        _refuse(model, refused, strict)
         network = copy.deepcopy(model)
-        kept = {network.get_submodule(name) for name in refused} | {
-            network.get_submodule(name) for name in _later(watch, place)
-        }
         lifting = network.get_submodule(_lifting(model, watch))
-        parts = _Parts(scales, scale_extent, lifting, kept, pooling, downsampling == "centred")
-        net = ScaleEquivariant(exchanged(network, parts.chosen, parts.make), scales, place, reduce, list(refused))
+        held = {network.get_submodule(name) for name in kept}
+        parts = _Parts(scales, scale_extent, lifting, held, pooling, downsampling == "centred")
+        named = [name or type(model).__name__ for name in refused]
+        net = ScaleEquivariant(exchanged(network, parts.chosen, parts.make), scales, place, reduce, named)
         net.training = model.training  # parts keep their own: frozen norms stay frozen
-        problem = None if watch is None else _problem(net, model, _example(first, example))
+        problem = None if trial is None else trial.problem(net)
         if problem is None:
             return net
     raise ValueError(f"{_WHO}: {problem}")
+
+
+def _raise(problem: str | None) -> None:
+    if problem is not None:
+        raise ValueError(f"{_WHO}: {problem}")
+
+
+def _refuse(model: nn.Module, refused: dict[str, str], strict: bool) -> None:
+    if refused and strict:
+        listed = "; ".join(f"{name or type(model).__name__} ({reason})" for name, reason in refused.items())
+        raise ValueError(f"{_WHO}: cannot convert {listed}; give strict=False to keep that as it is")
 
 
 class _Parts:
@@ -141,7 +171,8 @@ class _Parts:
         if part not in self.made:
             self.made[part] = new = self._new(part)
             new.train(part.training)
-            new._forward_hooks, new._forward_pre_hooks = part._forward_hooks, part._forward_pre_hooks
+            for hooks in _HOOKS:
+                setattr(new, hooks, getattr(part, hooks))
         return self.made[part]
 
     def _new(self, part: Any) -> nn.Module:
@@ -192,11 +223,10 @@ def _check_model(model: Any) -> Any:
 
 def _check_name(model: nn.Module, project: str | None) -> None:
     names = dict(model.named_modules())
-    if project not in ("auto", None) and (not project or project not in names):
+    if project not in ("auto", None) and not (isinstance(project, str) and project and project in names):
         children = ", ".join(name for name, _ in model.named_children())
-        raise ValueError(
-            f"{_WHO}: project must be auto, None or the name of a module such as {children}, got {project!r}"
-        )
+        said = f"a {type(project).__name__}" if isinstance(project, nn.Module) else repr(project)
+        raise ValueError(f"{_WHO}: project must be auto, None or the name of a module such as {children}, got {said}")
 
 
 def _example(first: Any, example: Tensor | None) -> Tensor:
@@ -204,7 +234,8 @@ def _example(first: Any, example: Tensor | None) -> Tensor:
     if example is None:
         channels = first.weight.shape[1] * first.groups
         generator = torch.Generator().manual_seed(0)
-        return torch.randn(1, channels, *[_EXAMPLE_SIDE[dims]] * dims, generator=generator).to(first.weight)
+        shape = (1, channels, *[_EXAMPLE_SIDE[dims]] * dims)
+        return torch.randn(shape, generator=generator, device="cpu").to(first.weight)
     if not isinstance(example, Tensor) or example.ndim != dims + 2 or 0 in example.shape:
         got = f"shape {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
         raise ValueError(f"{_WHO}: expected an example [B, C, {', '.join('DHW'[3 - dims :])}], got {got}")
@@ -212,7 +243,7 @@ def _example(first: Any, example: Tensor | None) -> Tensor:
         raise ValueError(
             f"{_WHO}: expected an example on {first.weight.device} like the network, got one on {example.device}"
         )
-    return example[:1].detach()
+    return example[:1].detach().clone()  # the network may change it
 
 
 def _watched(model: nn.Module, first: Any, given: Tensor | None, *, must: bool) -> Watch | None:
@@ -220,108 +251,61 @@ def _watched(model: nn.Module, first: Any, given: Tensor | None, *, must: bool) 
     example = _example(first, given)
     watch = Watch(example.ndim - 2, example)
     try:
-        with _evaluated(model), watch.over(model):
+        with evaluated(model), watch.over(model):
             model(example)
     except Exception as error:
         if not must:
             return None
         hint = f"give images that it takes as example= (it was tried on {tuple(example.shape)})"
         raise ValueError(
-            f"{_WHO}: {type(model).__name__} does not take the example: {_reason(error)}; {hint}"
+            f"{_WHO}: {type(model).__name__} does not take the example: {reason(error)}; {hint}"
         ) from error
     return watch
 
 
-@contextmanager
-def _evaluated(*models: nn.Module) -> Iterator[None]:
-    """Networks in evaluation mode and without gradients, for a while."""
-    training = {part: part.training for model in models for part in model.modules()}
-    try:
-        for model in models:
-            model.eval()
-        with torch.no_grad():
-            yield
-    finally:
-        for part, was in training.items():
-            part.training = was
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def _places(model: nn.Module, watch: Watch | None, project: str | None) -> list[Place | None]:
+def _places(watch: Watch | None, project: str | None) -> Sequence[Place | None]:
     """Where to reduce the scales, best first; None for nowhere."""
     if project is None or watch is None:
         return [None]
-    if project != "auto":
-        if project not in watch.entered:
-            raise ValueError(f"{_WHO}: {project!r} cannot be the place of the projection: the network never calls it")
-        return [watch.after(project)]
-    places: list[Place | None] = [OUTPUT]
-    if watch.found is not None and watch.found.module:
-        calls = len(watch.entered[watch.found.module])
-        places.insert(0, watch.found if calls > 1 else watch.found._replace(call=0))
-    return places
+    if project == "auto":
+        return [place if watch.calls[place.module] > 1 else place._replace(call=0) for place in watch.places] + [OUTPUT]
+    if project not in watch.calls:
+        raise ValueError(f"{_WHO}: {project!r} cannot be the place of the projection: the network never calls it")
+    calls = watch.calls[project]
+    return [Place(project, call=calls if calls > 1 else 0)]
 
 
 def _lifting(model: nn.Module, watch: Watch | None) -> str:
     """The convolution of more than one pixel that is called first."""
-    entered = {} if watch is None else watch.entered
     names = [str(name) for name, part in model.named_modules() if is_spatial(part)]
-    return min(names, key=lambda name: min(entered.get(name, [math.inf])))
+    called = [] if watch is None else [name for name in watch.order if name in names]
+    return (called or names)[0]
 
 
-def _later(watch: Watch | None, place: Place | None) -> list[str]:
-    """Modules that are called behind the projection only, and see one scale."""
-    if watch is None or place is None:
-        return []
-    return [name for name, times in watch.entered.items() if min(times) > place.time]
-
-
-def _refused(
-    model: nn.Module, dims: int, watch: Watch | None, place: Place | None, *, named: bool, pools: bool
-) -> dict[str, str]:
-    """Names of modules that cannot be converted, and why; behind a projection that a user named they need not be."""
+def _refused(model: nn.Module, dims: int, watch: Watch | None, pooling: str, downsampling: str) -> dict[str, str]:
+    """Names of modules that cannot be converted, and why."""
     refused: dict[str, str] = {}
-    for name, part in model.named_modules():
+    parts: list[tuple[str, Any]] = list(model.named_modules())
+    for name, part in parts:
         if isinstance(part, _FOREIGN):
             refused[name] = type(part).__name__
-        elif pools and isinstance(part, MAX_POOLS) and part.return_indices:
+        elif pooling != "as-is" and isinstance(part, MAX_POOLS) and part.return_indices:
             refused[name] = f"{type(part).__name__} that returns indices"
-        elif is_spatial(part):
+        elif is_spatial(part) and part.weight.ndim - 2 != dims:
+            refused[name] = f"{type(part).__name__} in a network of {dims} spatial axes"
+        elif is_spatial(part) or (downsampling == "centred" and is_strided(part)):
             try:
-                call_of(part)
+                call = call_of(part)
             except ValueError as error:
                 refused[name] = str(error)
-            if part.weight.ndim - 2 != dims:
-                refused[name] = f"{type(part).__name__} in a network of {dims} spatial axes"
+            else:
+                if not is_spatial(part) and any(map(any, call.pads)):
+                    refused[name] = f"a strided {type(part).__name__} of one pixel with padding"
     if watch is not None:
-        inside = tuple(f"{name}." for name in refused)
-        layers = {name for name, part in model.named_modules() if isinstance(part, PLAIN)}
-        pooling = {name for name, part in model.named_modules() if isinstance(part, MAX_POOLS)}
-        found = {name: why for name, (why, _) in watch.foreign.items() if name not in layers}
-        found |= {name: why for name, (why, _) in watch.maxima.items() if pools and name not in pooling}
-        refused |= {name: why for name, why in found.items() if name not in refused and not name.startswith(inside)}
-        if named:
-            later = set(_later(watch, place))
-            refused = {name: why for name, why in refused.items() if name not in later}
-    return {name: why if name else f"{type(model).__name__}: {why}" for name, why in refused.items()}
-
-
-def _problem(net: ScaleEquivariant, model: nn.Module, example: Tensor) -> str | None:
-    """Why a converted network does not do what the given one does, if so."""
-    who, place = type(model).__name__, net.place
-    try:
-        with _evaluated(net, model):
-            found, expected = (tree_map(_shape, run(example)) for run in (net, model))
-    except Exception as error:
-        where = "" if place is None else f" with the scales reduced {place}"
-        return f"the converted {who} does not run{where}: {_reason(error)}"
-    if place is not None and found != expected:
-        return f"{who} with the scales reduced {place} gives {found}, not {expected}: name another module in project="
-    return None
-
-
-def _shape(x: Any) -> Any:
-    return tuple(x.shape) if isinstance(x, Tensor) else None
+        layers = {name for name, part in parts if isinstance(part, PLAIN)}
+        pools = {name for name, part in parts if isinstance(part, MAX_POOLS)}
+        refused |= {name: why for name, why in watch.foreign.items() if name not in layers | set(refused)}
+        if pooling != "as-is":
+            refused |= {name: why for name, why in watch.maxima.items() if name not in pools | set(refused)}
+    inside = tuple(f"{name}." for name in refused if name)
+    return {name: why for name, why in refused.items() if not name.startswith(inside)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ class ScaleEquivariant(nn.Module):
 
     def forward(self, images: Tensor) -> Any:
         if self._reduction is not None:
-            self._reduction.calls = 0
+            self._reduction.start()
         output = self.network(torch.cat([images] * len(self.scales)))  # repeat would need a number of axes to trace
         return tree_map(lambda x: self._reduced(x, images), output)
 
@@ -86,17 +87,26 @@ class _Reduction:
 
     def __init__(self, count: int, project: nn.Module | None, place: Place) -> None:
         self.count, self.project, self.place = count, project, place
-        self.calls = 0  # of the module in this run of the network
+        self.calls: dict[int, int] = {}  # of the module in this run of the network, by thread
+
+    def start(self) -> None:
+        """A run of the network begins."""
+        if self.place.call:
+            self.calls[_thread()] = 0
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any = None) -> Any:
         if self.place.call:
-            self.calls += 1
-            if self.calls != self.place.call:
+            self.calls[_thread()] += 1
+            if self.calls[_thread()] != self.place.call:
                 return None
         return tree_map(
             lambda x: _reduced(x, self.count, self.project) if isinstance(x, Tensor) else x,
             inputs if self.place.before else output,
         )
+
+
+def _thread() -> int:
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
 def _reduced(x: Tensor, count: int, project: nn.Module | None) -> Tensor:

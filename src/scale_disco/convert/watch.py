@@ -36,7 +36,6 @@ class Place(NamedTuple):
     module: str
     before: bool = False
     call: int = 0  # which of the calls, where there are several; 0 for all
-    time: float = math.inf  # what happens later sees one scale
 
     def __str__(self) -> str:
         return f"{'before' if self.before else 'after'} {self.module}" if self.module else "at the output"
@@ -45,34 +44,40 @@ class Place(NamedTuple):
 OUTPUT = Place("")
 
 
-class _Made(NamedTuple):
-    """A call of a module that has returned."""
+class _Seen(NamedTuple):
+    """A tensor that depends on the image."""
 
-    module: str
-    call: int
-    time: int
+    tensor: Tensor  # kept, so that ids stay unique
+    narrow: bool  # one pixel for each channel, be they in any order
+    losses: frozenset[int] = frozenset()  # where space was given up on the way to it
 
 
 class Watch(TorchFunctionMode):
     """Runs along with a network, and remembers.
 
-    `found` is the last place where a map gives up its space: becomes one pixel, or has other axes afterwards.
+    Space is given up where a map becomes one pixel, or has other axes afterwards. Where that meets a map again, as in
+    squeeze and excitation, it is not.
     """
 
     def __init__(self, dims: int, image: Tensor) -> None:
         super().__init__()
         self.dims = dims
-        self.found: Place | None = None
-        self.entered: dict[str, list[int]] = {}  # modules and the times of their calls
-        self.left: dict[str, int] = {}  # when the last call of a module returned
-        self.foreign: dict[str, tuple[str, int]] = {}  # what cannot be converted, by module, and when it was called
-        self.maxima: dict[str, tuple[str, int]] = {}  # max pools that are no modules
-        self._time = 0
-        self._stack: list[tuple[_Made, tuple[int, ...]]] = []  # modules being called, and their inputs
-        self._live: dict[int, Tensor] = {id(image): image}  # what depends on the image; kept, so that ids stay unique
-        self._made_by: dict[int, _Made] = {}
+        self.calls: dict[str, int] = {}  # of each module
+        self.order: list[str] = []  # modules as they are first called
+        self.foreign: dict[str, str] = {}  # what cannot be converted, by module
+        self.maxima: dict[str, str] = {}  # max pools that are no modules
+        self._stack: list[tuple[str, int, tuple[int, ...]]] = []  # modules being called, which call, their inputs
+        self._seen = {id(image): _Seen(image, narrow=False)}
+        self._made_by: dict[int, tuple[str, int]] = {}  # tensors, and the call of the module that returned them
         self._made_of: dict[int, int] = {}  # the one map that a map was computed from
-        self._pooled: dict[int, Place] = {}  # pixels that were maps, and where they gave up space
+        self._losses: list[list[Place]] = []  # the places that suit each, best first
+        self._regained: set[int] = set()
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the network gives up space for the last time, best first."""
+        kept = [places for index, places in enumerate(self._losses) if index not in self._regained]
+        return [] if not kept else [place for place in kept[-1] if place.module]
 
     @contextmanager
     def over(self, model: nn.Module) -> Iterator[None]:
@@ -88,74 +93,69 @@ class Watch(TorchFunctionMode):
             for hook in hooks:
                 hook.remove()
 
-    def after(self, name: str) -> Place:
-        """The place after the last call of a module."""
-        calls = len(self.entered[name])
-        return Place(name, call=calls if calls > 1 else 0, time=self.left[name])
-
     def _enter(self, name: str, inputs: Sequence[Any]) -> None:
-        self._time += 1
-        times = self.entered.setdefault(name, [])
-        times.append(self._time)
-        given = tuple(id(one) for one in inputs if isinstance(one, Tensor))
-        self._stack.append((_Made(name, len(times), self._time), given))
+        if name not in self.calls:
+            self.order.append(name)
+        self.calls[name] = self.calls.get(name, 0) + 1
+        self._stack.append((name, self.calls[name], tuple(id(one) for one in inputs if isinstance(one, Tensor))))
 
     def _leave(self, out: Any) -> None:
-        self._time += 1
-        (name, call, _), _ = self._stack.pop()
-        self.left[name] = self._time
+        name, call, _ = self._stack.pop()
         if isinstance(out, Tensor):
-            self._live[id(out)] = out
-            self._made_by[id(out)] = _Made(name, call, self._time)
+            self._seen.setdefault(id(out), _Seen(out, narrow=False))
+            self._made_by[id(out)] = name, call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         leaves = tree_leaves((args, kwargs))
-        given = {id(one): one for one in leaves if isinstance(one, Tensor) and id(one) in self._live}
+        given = {id(one): self._seen[id(one)] for one in leaves if isinstance(one, Tensor) and id(one) in self._seen}
         if given:
-            self._note(func, leaves, list(given.values()))
-            self._live |= {id(one): one for one in tree_leaves(out) if isinstance(one, Tensor)}
-            if isinstance(out, Tensor):
-                self._follow(func, [one for one in given.values() if one.ndim == self.dims + 2], out)
+            self._note(func, leaves, [one.tensor for one in given.values()])
+            for one in tree_leaves(out):
+                if isinstance(one, Tensor):
+                    self._seen[id(one)] = self._follow(func, list(given.values()), one)
         return out
 
-    def _follow(self, func: Any, maps: list[Tensor], out: Tensor) -> None:
-        """Where a result came from, and whether space was given up for it."""
+    def _follow(self, func: Any, given: list[_Seen], out: Tensor) -> _Seen:
+        """Where a result came from, and whether space was given up or regained for it."""
+        maps = [one for one in given if one.tensor.ndim == self.dims + 2]
+        wide = [one for one in maps if not one.narrow]
+        losses = frozenset().union(*(one.losses for one in given))
+        if len(maps) == 1 and maps[0].tensor is not out:
+            self._made_of[id(out)] = id(maps[0].tensor)
         if out.ndim != self.dims + 2:
-            if len(maps) == 1:
-                self.found = self._pooled.get(id(maps[0])) or self._place(id(maps[0]))
-            return
-        if len(maps) == 1 and maps[0] is not out:
-            self._made_of[id(out)] = id(maps[0])
-        if _pixels(out) == 1:
-            wide = [one for one in maps if _pixels(one) > 1]
-            if wide and func not in _CONVOLUTIONS:
-                self.found = self._pooled[id(out)] = self._place(id(wide[0]))
-            else:
-                self._pooled |= {id(out): self._pooled[id(one)] for one in maps if id(one) in self._pooled}
+            if len(wide) == 1 or (len(maps) == 1 and not maps[0].losses):
+                losses |= {self._lose(maps[0].tensor)}
+            return _Seen(out, narrow=False, losses=losses)
+        turned = len(given) == 1 and given[0].narrow and out.numel() == given[0].tensor.numel()
+        narrow = turned or math.prod(out.shape[2:]) == 1
+        if narrow and wide and func not in _CONVOLUTIONS:
+            losses |= {self._lose(wide[0].tensor)}
+        if not narrow and losses:
+            self._regained |= losses
+            losses = frozenset()
+        return _Seen(out, narrow, losses)
 
-    def _place(self, lost: int) -> Place:
-        """Before the outermost module that takes the map that is lost, or after the one that made it."""
-        for made, inputs in self._stack[1:]:
-            if inputs == (lost,):
-                return Place(made.module, before=True, call=made.call, time=made.time)
-        while lost not in self._made_by and lost in self._made_of:
-            lost = self._made_of[lost]
-        made = self._made_by.get(lost, _Made("", 0, 0))
-        return Place(made.module, call=made.call, time=made.time) if made.module else OUTPUT
+    def _lose(self, lost: Tensor) -> int:
+        """Note that a map is given up: before the outermost module that takes it, or after the one that made it."""
+        places = [Place(name, True, call) for name, call, inputs in self._stack[1:] if inputs == (id(lost),)][:1]
+        found = id(lost)
+        while found not in self._made_by and found in self._made_of:
+            found = self._made_of[found]
+        if found in self._made_by:
+            name, call = self._made_by[found]
+            places.append(Place(name, False, call))
+        self._losses.append(places)
+        return len(self._losses) - 1
 
     def _note(self, func: Any, leaves: Sequence[Any], given: Sequence[Tensor]) -> None:
         """Remember a call that cannot be converted."""
-        (name, _, time), _ = self._stack[-1]
+        name = self._stack[-1][0]
         if func in _MAX_POOLS:
-            self.maxima[name] = (f"{func.__name__.strip('_')} outside of a module", time)
-        elif func in _CONVOLUTIONS and math.prod(leaves[1].shape[2:]) > 1 and leaves[0] is not leaves[1]:
-            self.foreign.setdefault(name, ("a convolution outside of a convolutional layer", time))
+            self.maxima[name] = f"{func.__name__.strip('_')} outside of a module"
+        elif func in _CONVOLUTIONS and math.prod(leaves[1].shape[2:]) > 1:
+            self.foreign.setdefault(name, "a convolution outside of a convolutional layer")
         elif func in _PRODUCTS and sum(one.ndim > 2 for one in given) > 1:
-            self.foreign.setdefault(name, ("a product of two maps, as in attention", time))
+            self.foreign.setdefault(name, "a product of two maps, as in attention")
         elif func in _FOREIGN:
-            self.foreign.setdefault(name, (_FOREIGN[func], time))
-
-
-def _pixels(x: Tensor) -> int:
-    return math.prod(x.shape[2:])
+            self.foreign.setdefault(name, _FOREIGN[func])

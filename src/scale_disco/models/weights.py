@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..files import make_folder, reason
 
 PACKAGES = ("torchvision", "timm")  # that know where weights are
-_NESTED = ("state_dict", "model")  # what training scripts call the weights among other things
+_NESTED = ("state_dict", "model_state_dict", "model")  # what training scripts call the weights among other things
 _SHOWN = 3  # names in an error
 
 

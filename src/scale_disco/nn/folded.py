@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..basis import DiscreteBasis
 from ..basis.stencil import CONVOLUTION
@@ -34,7 +35,8 @@ class FoldedConv(FixedTensors):
 
     Holds the weights of the ordinary convolution that it is made of, under their names and in their shape. Scale k sees
     its part of the batch through the kernel enlarged by `scales[k]`; at the first that is the kernel itself. Every
-    scale keeps the centre, size, stride and padding of the ordinary convolution.
+    scale keeps the centre, size, stride and padding of the ordinary convolution. Dilations above 4 are rounded to whole
+    pixels; a causal convolution, padded on one side, is enlarged about its centre too, and sees ahead.
 
     Args:
         conv: A convolution, or one of a subclass that pads and then convolves.
@@ -55,6 +57,8 @@ class FoldedConv(FixedTensors):
         self.weight, self.bias = conv.weight, conv.bias
         self.in_channels, self.out_channels = call.groups * conv.weight.shape[1], conv.weight.shape[0]
         self.kernel_size: tuple[int, ...] = tuple(conv.weight.shape[2:])
+        # Those of the ordinary convolution, for networks that ask their layers.
+        self.stride, self.padding, self.dilation, self.groups = conv.stride, conv.padding, conv.dilation, conv.groups
         if scale_extent > 1:
             self.neighbours = nn.Parameter(conv.weight.new_zeros(scale_extent - 1, *conv.weight.shape))
         placed = _placed(self.kernel_size, call.dilation, scales)
@@ -77,8 +81,8 @@ class FoldedConv(FixedTensors):
         made = {name: kernels(flat, [self.get_buffer(name)])[0] for name in set(self._names) if name}
         return [made[name] if name else weight for name in self._names]
 
-    def forward(self, x: Tensor) -> Tensor:
-        count = len(self._names)
+    def forward(self, input: Tensor) -> Tensor:
+        count, x = len(self._names), input
         if x.ndim != self.spatial_dims + 2 or x.shape[1] != self.in_channels or x.shape[0] % count:
             axes = ", ".join("DHW"[3 - self.spatial_dims :])
             raise ValueError(
@@ -91,7 +95,7 @@ class FoldedConv(FixedTensors):
 
     def _ready_kernels(self) -> list[Tensor]:
         """The kernels, kept while nothing is trained and weights stay equal: one image can cost less than they do."""
-        if torch.is_grad_enabled() or not self.weight.is_cpu or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or not self.weight.is_cpu or _traced(self.weight):
             _KEPT.pop(self, None)
             return self.kernels()
         weights = [self.weight] if self.scale_extent == 1 else [self.weight, self.neighbours]
@@ -102,7 +106,8 @@ class FoldedConv(FixedTensors):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if self.scale_extent > 1:  # weights of an ordinary network have no neighbours
-            state_dict.setdefault(f"{prefix}neighbours", torch.zeros_like(self.neighbours))
+            like = state_dict.get(f"{prefix}weight", self.neighbours)
+            state_dict.setdefault(f"{prefix}neighbours", like.new_zeros(self.neighbours.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
@@ -193,6 +198,13 @@ class PooledPoint(nn.Module):
         return y
 
 
+def _traced(weight: Tensor) -> bool:
+    """Whether somebody looks at what is computed, or the weight is not the layer's own."""
+    if torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined, no-untyped-call]
+        return True
+    return _get_current_dispatch_mode() is not None or type(weight) is not nn.Parameter
+
+
 def _equal(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
 
@@ -220,11 +232,13 @@ def call_of(conv: Any) -> Call:
     base: Any = next(kind for kind in PLAIN if isinstance(conv, kind))
     if any(conv._parameters.get(name) is not getattr(conv, name) for name in ("weight", "bias")):
         raise ValueError("its weights are computed by a parametrisation: remove that first")
+    own = ValueError(f"{type(conv).__name__} has a forward of its own that is not padding layers and the convolution")
+    if "forward" in vars(conv):  # tracing would see that of its class
+        raise own
     if type(conv).forward is base.forward and type(conv)._conv_forward is base._conv_forward:
         flat = conv._reversed_padding_repeated_twice
         pads = tuple(zip(flat[0::2][::-1], flat[1::2][::-1], strict=True))
         return Call(conv.stride, pads, conv.dilation, conv.groups, conv.padding_mode, nn.Identity())
-    own = ValueError(f"{type(conv).__name__} has a forward that does more than pad and convolve")
     try:
         graph = fx.Tracer().trace(conv)
     except Exception as error:  # whatever a forward may raise when it meets a symbol instead of a tensor
@@ -284,6 +298,11 @@ class _Placed(NamedTuple):
 @lru_cache(maxsize=64)  # networks have many kernels and few sizes
 def _placed(kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales) -> tuple[_Placed, ...]:
     """The pixels of a kernel at every scale: dilated where the ratio is an integer, the discrete basis elsewhere."""
+    with torch.inference_mode(False):  # what is cached is for everyone
+        return tuple(_laid(kernel_size, dilation, scales))
+
+
+def _laid(kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales) -> list[_Placed]:
     reach = [step * (side - 1) for side, step in zip(kernel_size, dilation, strict=True)]
     steps = [step if side > 1 else 1 for side, step in zip(kernel_size, dilation, strict=True)]
     placed: list[_Placed] = []
@@ -300,7 +319,7 @@ def _placed(kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Sca
         else:
             solved = solved or _enlarged(kernel_size, dilation, scales)
             placed.append(solved[k])
-    return tuple(placed)
+    return placed
 
 
 def _enlarged(kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales) -> list[_Placed]:
@@ -342,6 +361,11 @@ def _pads(one: _Placed, first: _Placed, call: Call) -> tuple[tuple[int, int], ..
         (before + one.before[axis] - first.before[axis], after + one.after[axis] - first.after[axis])
         for axis, (before, after) in enumerate(call.pads)
     )
+
+
+def is_strided(part: Any) -> bool:
+    """Whether a layer is an ordinary convolution of one pixel that leaves out pixels."""
+    return isinstance(part, PLAIN) and not is_spatial(part) and max(part.stride) > 1
 
 
 def is_spatial(part: Any) -> bool:
