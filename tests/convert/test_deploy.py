@@ -93,4 +93,4 @@ def test_compile():
     expected.square().sum().backward()
     found.square().sum().backward()
     for one, other in zip(twin.parameters(), net.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=2e-2, atol=2e-2 * float(other.grad.abs().max()))
+        torch.testing.assert_close(one.grad, other.grad, rtol=2e-2, atol=2e-2 * float(other.grad.abs().max()) + 1e-5)

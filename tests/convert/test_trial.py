@@ -157,6 +157,7 @@ class Mapping(dict):
         (lambda y: y - y.mean(0), "depends on the other images of the batch, or on chance"),
         (lambda y: y + torch.randn_like(y), "depends on the other images of the batch, or on chance"),
         (lambda y: torch.cat([y[: len(y) // 2]] * 2), "depends on the other images of the batch, or on chance"),
+        (lambda y: y.mean((2, 3)) - y[len(y) // 2 :].mean(), "depends on the other images of the batch, or on chance"),
     ],
 )
 def test_outputs_that_are_not_of_one_image(wrap, message):

@@ -31,7 +31,10 @@ class Trial:
 
     def _images(self, count: int) -> Tensor:
         """So many different images."""
-        return torch.cat([self.example.roll(shift, -1) for shift in range(count)])
+        one = self.example
+        return torch.cat(
+            [one.roll(k, -1) * (1 + k / 2) if one.is_floating_point() else one.roll(k, -1) for k in range(count)]
+        )
 
     def dependence(self) -> str | None:
         """Why the output for an image is not that image's alone, if so: scales would mix."""
