@@ -165,6 +165,35 @@ def test_outputs_that_are_not_of_one_image(wrap, message):
         assert message in refusal(Returning(wrap), project=project)
 
 
+def test_a_batch_that_is_made_inside():
+    class Pairs(nn.Module):
+        """Two images stacked along channels, then along the batch."""
+
+        def __init__(self):
+            super().__init__()
+            self.first, self.body, self.head = conv(6, 6, 1), conv(3, 4), nn.Linear(8, 2)
+
+        def forward(self, x):
+            y = self.body(torch.cat(self.first(x).chunk(2, 1))).mean((2, 3))
+            return self.head(torch.cat([y[: len(x)], y[len(x) :]], 1))
+
+    for project in ("auto", None):
+        text = refusal(Pairs(), project=project)
+        assert "calls body on another batch than the images: expected 6, got 12" in text
+
+
+def test_a_layer_on_all_scales_and_on_one():
+    class Again(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.pool = conv(3, 3), nn.AdaptiveAvgPool2d(4)
+
+        def forward(self, x):
+            return self.conv(self.pool(self.conv(x)))
+
+    assert "calls conv on all scales and with the scales reduced after pool on one" in refusal(Again(), project="pool")
+
+
 def test_chance_can_be_converted_all_the_same():
     noisy = Returning(lambda y: y + torch.randn_like(y))
     assert to_scale_equivariant(noisy, SCALES, strict=False)(torch.randn(2, 3, 8, 8)).shape == (2, 4, 8, 8)

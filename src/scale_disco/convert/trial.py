@@ -91,12 +91,16 @@ class Trial:
                 net.train()(self._images(self.batch))
         for hook in hooks:
             hook.remove()
-        mixed = [name for name in spatial if len(batches.get(name, ())) > 1]
-        if mixed:
-            return (
-                {},
-                f"{self.who} calls {mixed[0]} on several scales and{where} on one: name another module in project=",
-            )
+        whole = len(self.scales) * self.batch
+        for name in spatial:
+            given = batches.get(name, {whole})
+            if given - {whole, self.batch}:
+                return (
+                    {},
+                    f"{self.who} calls {name} on another batch than the images: expected {whole}, got {max(given)}",
+                )
+            if len(given) > 1:
+                return {}, f"{self.who} calls {name} on all scales and{where} on one: name another module in project="
         return batches, None
 
     def problem(self, net: ScaleEquivariant) -> str | None:
