@@ -71,11 +71,12 @@ def test_a_program_takes_any_batch_and_size(kind):
         torch.testing.assert_close(program(x[:1]), net(x[:1]), rtol=1e-4, atol=1e-4)
 
 
-def test_onnx(tmp_path):
+@pytest.mark.parametrize(("kind", "pooling"), [("dense, strided 7x7", "as-is"), ("sequential", "growing")])
+def test_onnx(kind, pooling, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs scale-disco[onnx]")
     pytest.importorskip("onnxscript", reason="needs scale-disco[onnx]")
-    net = to_scale_equivariant(network("dense, strided 7x7"), SCALES)
-    export_onnx(net, images("dense"), tmp_path / "net.onnx")
+    net = to_scale_equivariant(network(kind), SCALES, pooling=pooling)
+    export_onnx(net, images(kind), tmp_path / "net.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
     x = torch.randn(3, 3, 48, 40)
     with torch.no_grad():

@@ -264,7 +264,7 @@ def test_options_reach_the_conversion(monkeypatch):
     monkeypatch.setattr(resnet, "to_scale_equivariant", lambda *given, **options: calls.append((given, options)))
     options = {
         "project": "layer4",
-        "reduce": "mean",
+        "reduce": "max",
         "scale_extent": 2,
         "pooling": "average",
         "downsampling": "centred",
@@ -275,12 +275,13 @@ def test_options_reach_the_conversion(monkeypatch):
     assert (net.fc.out_features, scales, given) == (3, (1, 3), options)
 
 
-def test_defaults_are_those_of_the_conversion():
+def test_defaults_are_those_of_the_conversion_or_what_measured_best():
     theirs = inspect.signature(to_scale_equivariant).parameters
     ours = inspect.signature(resnet.disco).parameters
     shared = set(theirs) & set(ours)
     assert shared == set(theirs) - {"model", "example", "strict"}
-    assert {name: ours[name].default for name in shared} == {name: theirs[name].default for name in shared}
+    expected = {name: theirs[name].default for name in shared} | {"reduce": "mean", "pooling": "growing"}
+    assert {name: ours[name].default for name in shared} == expected
     plain = inspect.signature(resnet.cnn).parameters
     assert {name: ours[name].default for name in plain} == {name: plain[name].default for name in plain}
 

@@ -202,14 +202,15 @@ def disco(
     stride_first: bool = False,
     scales: Scales | Sequence[float] = (1, 2**0.5, 2),
     project: str | None = "auto",
-    reduce: str = "max",
+    reduce: str = "mean",
     scale_extent: int = 1,
-    pooling: str = "as-is",
+    pooling: str = "growing",
     downsampling: str = "as-is",
 ) -> ScaleEquivariant:
     """The network of `cnn`, made scale-equivariant with its weights, [B, 3, H, W] -> [B, classes].
 
-    Options up to `stride_first` are those of `cnn`, the others those of `to_scale_equivariant`.
+    Options up to `stride_first` are those of `cnn`, the others those of `to_scale_equivariant`. Unless given, scales
+    are reduced by their mean and max pools grow, which measured best for trained weights (results/zoom_robustness.md).
     """
     net = cnn(name, pretrained=pretrained, sha256=sha256, classes=classes, stride_first=stride_first)
     return to_scale_equivariant(

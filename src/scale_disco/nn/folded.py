@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from ..basis import DiscreteBasis
 from ..basis.stencil import CONVOLUTION
 from ..fold import fold, unfold
-from ..functional import Layout, convolve, kernels
+from ..functional import Layout, convolve, kernels, scale_maps
 from ..scales import Scales
 from .fixed import FixedTensors
 
@@ -150,7 +150,7 @@ class GrowingMaxPool(nn.Module):
         self.ratios = tuple(scales.integer_ratio(k) or scales.ratio(k) for k in range(len(scales)))
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = x.chunk(len(self.ratios))
+        parts = scale_maps(unfold(x, len(self.ratios)))
         return torch.cat([self._mixed(part, ratio) for part, ratio in zip(parts, self.ratios, strict=True)])
 
     def _mixed(self, x: Tensor, ratio: float) -> Tensor:
