@@ -125,7 +125,8 @@ def main() -> None:
 are the bare convolutions of the converted network, on ready kernels and inputs, and all its other layers, timed apart:
 about the least that it can cost. What a forward adds is the copy that makes one batch of the scales, and a look whether
 the weights are still those that the kernels were made of; `bake` does without, and folds norms. Every contender runs
-once a round, in changing order; medians of the rounds' ratios, quartiles in brackets.
+once a round, in changing order; medians of the rounds' ratios, quartiles in brackets. Below 1, the parts took longer
+apart than together. GFLOP by torch's counter, with the making of the kernels.
 
 {provenance(command)}
 
