@@ -194,6 +194,20 @@ def test_a_layer_on_all_scales_and_on_one():
     assert "calls conv on all scales and with the scales reduced after pool on one" in refusal(Again(), project="pool")
 
 
+def test_one_image_only():
+    net = Returning(lambda y: y.view(1, 4, 224, 224))
+    assert "Returning takes one image and not 2, as scales need: " in refusal(net)
+
+
+def test_a_network_without_data():
+    net = nn.Sequential(conv(3, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    converted = to_scale_equivariant(net.to("meta"), SCALES)
+    assert converted(torch.randn(2, 3, 16, 16, device="meta")).shape == (2, 4)
+    state = {name: torch.randn(tensor.shape) for name, tensor in net.state_dict().items()}
+    converted.load_state_dict(state, assign=True)
+    assert converted(torch.randn(2, 3, 16, 16)).isfinite().all()
+
+
 def test_chance_can_be_converted_all_the_same():
     noisy = Returning(lambda y: y + torch.randn_like(y))
     assert to_scale_equivariant(noisy, SCALES, strict=False)(torch.randn(2, 3, 8, 8)).shape == (2, 4, 8, 8)
