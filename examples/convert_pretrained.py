@@ -190,9 +190,9 @@ def main() -> None:
         parser.error("--pretrained and --images go together, and --steps is at least 1")
     check_writable(options.output)
     torch.manual_seed(0)
-    sizes = (300, 50) if options.quick else (4000, 1000)
+    sizes = (300, 40) if options.quick else (4000, 1000)
     task = digits(*sizes) if options.pretrained is None else pictures(options)
-    all_steps(task, 10 if options.quick else options.steps, options.output)
+    all_steps(task, 12 if options.quick else options.steps, options.output)
 
 
 if __name__ == "__main__":
