@@ -1,11 +1,11 @@
 # Every target sets up what it needs: a Python >= 3.11 and make are enough.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := train,plot,demo,onnx,hub,dev
+EXTRAS := train,plot,demo,onnx,hub,docs,dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test test-slow check docs format clean
 
 demo: .venv/ready  ## equivariance error of every basis on bundled photographs
 	$(BIN)/disco equivariance
@@ -21,6 +21,10 @@ check: .venv/ready  ## format, lint, types, import graph, links
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py
+
+docs: .venv/ready  ## the documentation, as pages in build/docs; a warning is an error
+	$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees -c docs . build/docs
+	@echo "built build/docs/index.html"
 
 format: .venv/ready
 	$(BIN)/ruff format .

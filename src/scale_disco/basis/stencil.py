@@ -171,7 +171,7 @@ class Basis:
 
     @cached_property
     def sources(self) -> tuple[int, ...]:
-        """For each scale the first one with the same functions: dilations share theirs, and layers their kernels."""
+        """For each scale the first one with the same functions; dilations share theirs, and layers their kernels."""
         functions = [stencil.functions for stencil in self.stencils]
         return tuple(
             next(l for l in range(k + 1) if torch.equal(functions[l], functions[k])) for k in range(len(functions))
@@ -256,7 +256,7 @@ class Basis:
 
     @cached_property
     def error(self) -> float:
-        """Predicted relative equivariance error: Eq. 14 in expectation over images and independent random weights."""
+        """Predicted relative equivariance error, Eq. 14 in expectation over images and independent random weights."""
         return total_error(self.scales, self.pair_errors())
 
     @cached_property

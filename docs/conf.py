@@ -1,0 +1,70 @@
+"""How Sphinx builds the documentation: `make docs`.
+
+The source folder is the project's root, so that links between docs/, results/ and examples/ are the same here and on a
+code-hosting page. Nothing is fetched: formulas become MathML, which browsers draw by themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import scale_disco
+
+project = "scale-disco"
+author = "the authors of scale-disco"
+version = release = scale_disco.__version__
+language = "en"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
+root_doc = "docs/index"
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+include_patterns = ["docs/**/*.md", "docs/**/*.rst", "docs/*.md", "results/*.md", "CHANGELOG.md"]
+exclude_patterns = [".*", "build", "dist", "data", "runs", "src", "tests", "quickstart"]
+
+html_theme = "furo"
+html_title = f"scale-disco {release}"
+html_math_renderer = "mathml"
+html_copy_source = False
+html_show_sourcelink = False
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
+templates_path: list[str] = []
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
+myst_fence_as_directive = ["math"]  # ```math is what code-hosting pages draw
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_class_signature = "mixed"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 100
+toc_object_entries_show_parents = "hide"
+napoleon_numpy_docstring = False
+
+# Docstrings put code in single quotes: linked where a public name is meant, code in any case.
+default_role = "py:obj"
+# Every other reference has to lead somewhere, but for those to other packages, whose pages are not at hand.
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:obj", r".*"),
+    ("py:.*", r"(torch|numpy|np|matplotlib|lightning|huggingface_hub|collections|pathlib|os|typing|argparse)(\..*)?"),
+    ("py:class", r"Tensor|Figure|scale_disco\.basis\.prior\.Prior|scale_disco\.bench\.Name"),
+]
+
+
+def setup(app: Any) -> None:
+    """Leave a page at the top of the site that leads to the first one."""
+    app.connect("build-finished", _front_door)
+
+
+def _front_door(app: Any, error: Exception | None) -> None:
+    if error is None and app.builder.name == "html":
+        target = f"{root_doc}.html"
+        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><a href="{target}">{project}</a>\n'
+        Path(app.outdir, "index.html").write_text(page, encoding="utf-8")
