@@ -153,22 +153,39 @@ _WIDTHS = ((3, 32), (32, 32), (32, 64), (64, 64), (64, 64), (64, 64))
 
 
 def measure(
-    steps: Mapping[Name, Step], *, repeats: int, progress: Callable[[], None] | None = None
+    steps: Mapping[Name, Step],
+    *,
+    repeats: int,
+    device: torch.device | None = None,
+    progress: Callable[[], None] | None = None,
 ) -> dict[Name, Cost]:
-    """The cost of every contender; timed in turns, in changing order, after runs that count and are not timed."""
+    """The cost of every contender; timed in turns, in changing order, after runs that count and are not timed.
+
+    Steps on a `device` that works on its own, such as a GPU, end when it has done them.
+    """
     flops = {name: count_flops(step) for name, step in steps.items()}
     peaks = {name: peak_memory(step) for name, step in steps.items()}
+    wait = _wait(device)
     seconds: dict[Name, list[float]] = {name: [] for name in steps}
     order = list(steps)
     for _ in range(repeats):
         for name in order:
+            wait()
             start = time.perf_counter()
             steps[name]()
+            wait()
             seconds[name].append(time.perf_counter() - start)
         order = order[1:] + order[:1]
         if progress is not None:
             progress()
     return {name: Cost(tuple(seconds[name]), flops[name], peaks[name]) for name in steps}
+
+
+def _wait(device: torch.device | None) -> Step:
+    if device is None or device.type == "cpu":
+        return lambda: None
+    synchronize: Step = getattr(torch, device.type).synchronize
+    return synchronize
 
 
 def count_flops(step: Step) -> int:

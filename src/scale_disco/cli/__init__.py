@@ -3,36 +3,130 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import os
+import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
 
 from .. import __version__
 from . import basis, bench, data, equivariance, table, test, train
-from .terminal import UsageError
+from .terminal import Parser, UsageError, manners
+
+# A new command joins by its module's name here.
+_GROUPS: dict[str, tuple[ModuleType, ...]] = {
+    "kernels": (basis, equivariance, bench),
+    "experiments": (data, train, test, table),
+}
+
+_ENDS = """\
+`disco COMMAND --help` shows the options of a command, with examples.
+exit codes: 0 done, 1 an error that you can mend, 2 a wrong call, 70 a bug of ours, 130 stopped by Ctrl-C,
+141 the reader of the output went away."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `disco`; the exit code is 0, 1 for an error that the user can mend, 2 for a wrong call."""
-    parser = argparse.ArgumentParser(prog="disco", description="Discrete scale convolutions for PyTorch.")
-    parser.add_argument("--version", action="version", version=f"scale-disco {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (basis, equivariance, bench, data, train, test, table):
-        module.add(commands)
-    options = parser.parse_args(arguments)
-    if options.command is None:
-        parser.print_help()
-        return 0
+    """Run `disco`; the exit code, as `disco --help` explains it."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser, commands = parsers()
     try:
-        options.run(options)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        if options.debug:
-            raise
-        print(f"disco {options.command}: {error}", file=sys.stderr)
-        return 1
+        if words[:1] == ["help"]:
+            words = [*words[1:2], "--help"]
+        if not words:
+            parser.print_help()
+            return 0
+        if not words[0].startswith("-") and words[0] not in commands:
+            near = difflib.get_close_matches(words[0], commands, 1)
+            raise UsageError(
+                f"disco: no command {words[0]!r}"
+                + (f", did you mean {near[0]}?" if near else "")
+                + "; see disco --help"
+            )
+        options, unknown = parser.parse_known_args(words)
+        if unknown or options.command is None:
+            commands.get(options.command, parser).refuse(unknown)
+        options.call = shlex.join(["disco", *words])
+        return _run(options)
     except UsageError as error:
-        print(f"disco {options.command}: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return 2
+
+
+def parsers() -> tuple[Parser, dict[str, Parser]]:
+    """The parser of `disco`, and those of its commands by name."""
+    parser = Parser(
+        prog="disco",
+        usage="disco COMMAND [options]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_ENDS,
+    )
+    parser.add_argument("--version", action="version", version=f"scale-disco {__version__}")
+    commands: Any = parser.add_subparsers(dest="command", prog="disco", metavar="COMMAND", help=argparse.SUPPRESS)
+    lines = ["Discrete scale convolutions for PyTorch."]
+    for job, modules in _GROUPS.items():
+        lines.append(f"\n{job}:")
+        for module in modules:
+            before = set(commands.choices)
+            module.add(commands)
+            lines += [
+                f"  {name:13} {one.description.partition('.')[0]}"
+                for name, one in commands.choices.items()
+                if name not in before
+            ]
+    parser.description = "\n".join(lines)
+    return parser, commands.choices
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a command; what goes wrong is one line, or a traceback if that was asked for."""
+
+    def failed(message: str) -> None:
+        print(f"disco {options.command}: {' '.join(message.split())}", file=sys.stderr)
+
+    try:
+        with manners(options):
+            options.run(options)
+        sys.stdout.flush()
+    except UsageError:
+        raise
+    except BrokenPipeError:
+        with suppress(
+            OSError, ValueError
+        ):  # so that the interpreter has nothing left to flush; tests have no descriptor
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         print(f"\ndisco {options.command}: stopped", file=sys.stderr)
         return 130
+    except Exception as error:
+        if options.debug:
+            raise
+        if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").partition(".")[0])):
+            failed(f'it needs {error.name}: pip install "scale-disco[{extra}]"')
+        elif isinstance(error, OSError) and error.filename is not None and error.strerror:
+            failed(f"{error.filename}: {error.strerror}")
+        elif isinstance(error, MemoryError) or "memory" in type(error).__name__.lower() + str(error).lower():
+            failed("out of memory: try smaller settings; --debug shows where")
+        elif isinstance(error, (ValueError, TypeError, OSError, ImportError)):
+            failed(str(error))
+        else:
+            failed(
+                f"a bug of ours ({type(error).__name__}: {error}): run it again with --debug, and report what it shows"
+            )
+            return 70
+        return 1
     return 0
+
+
+# Which extra holds a package, for those that are imported without words of their own.
+_EXTRAS = {
+    **dict.fromkeys(("lightning", "torchmetrics", "rich", "tensorboard", "yaml"), "train"),
+    **dict.fromkeys(("matplotlib", "PIL"), "plot"),
+    **dict.fromkeys(("mlxtend", "sklearn"), "demo"),
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "huggingface_hub": "hub",
+    "av": "video",
+}

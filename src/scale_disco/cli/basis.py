@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,23 @@ from ..data.pictures import pictures
 from ..files import check_writable
 from ..plots import check_picture, plot_basis, save_figure
 from ..report import table
-from .terminal import Progress, add_command, add_operator, add_outputs, add_scales, chosen_scales, say
+from .terminal import (
+    Progress,
+    add_command,
+    add_operator,
+    add_out,
+    add_plot,
+    add_scales,
+    add_seed,
+    chosen_scales,
+    say,
+    show,
+    suggest,
+)
 
 _EXAMPLES = """\
   disco basis --kernel-size 3 --scales 1 2^0.5 2 --plot basis.png
-  disco basis --kernel-size 7 --step "2^(1/3)" --count 4 --save basis.safetensors
+  disco basis --kernel-size 7 --step "2^(1/3)" --count 4 --out basis.safetensors
   disco basis --load basis.safetensors
   disco basis --prior white --solver gradient --steps 300
 """
@@ -32,18 +43,20 @@ def add(commands: Any) -> None:
     basis.add_argument("--kernel-size", type=int, metavar="K", help="side at the first scale (default 3)")
     add_scales(basis)
     basis.add_argument("--dims", type=int, default=2, metavar="N", help="spatial axes, 1 to 3 (default 2)")
-    basis.add_argument(
+    prior = basis.add_argument(
         "--prior",
         help='images to be optimal for: "image" (default), "white" (the paper), a neighbour correlation in [0, 1), '
         '"photos", "digits" or a folder of pictures',
     )
+    suggest(prior, ["image", "white", "photos", "digits"])
     basis.add_argument(
         "--support", type=int, nargs="+", metavar="SIDE", help="side of solved stencils, one or per scale"
     )
-    basis.add_argument("--solver", default="exact", help="exact (default) or gradient, the paper's descent")
+    solver = basis.add_argument("--solver", default="exact", help="exact (default) or gradient, the paper's descent")
+    suggest(solver, ["exact", "gradient"])
     basis.add_argument("--steps", type=int, help="steps of the descent")
-    basis.add_argument("--seed", type=int, default=0, help="of the descent (default 0)")
-    basis.add_argument("--save", type=Path, metavar="FILE", help="write the basis to a safetensors file")
+    add_seed(basis, "the descent")
+    add_out(basis, "the basis as a safetensors file", "--save")
     basis.add_argument(
         "--load",
         type=Path,
@@ -51,13 +64,13 @@ def add(commands: Any) -> None:
         help="show a saved basis instead of solving one; its error for --prior, if given",
     )
     add_operator(basis)
-    add_outputs(basis)
+    add_plot(basis, "the stencils")
 
 
 def run(options: argparse.Namespace) -> None:
     """Solve or load, then print, save and draw."""
-    if options.save:
-        check_writable(options.save)
+    if options.out:
+        check_writable(options.out)
     if options.plot:
         check_picture(options.plot)
     with Progress("solving") as progress:
@@ -87,22 +100,20 @@ def run(options: argparse.Namespace) -> None:
             }
         )
     total = None if pairs is None else total_error(basis.scales, pairs)
-    if options.json:
-        print(json.dumps({"spec": basis.spec, "scales": rows, "taps": basis.taps, "error": total}))
-    else:
-        cells = [["-" if value is None else f"{value:.4g}" for value in row.values()] for row in rows]
-        print(table(list(rows[0]), cells))
-        print(
-            f"{basis.num_functions} functions, {basis.taps} taps in all, "
-            + (
-                "error unknown: the images it was solved for are not in the file, give --prior"
-                if total is None
-                else f"predicted equivariance error {total:.4g} (Eq. 14, all ratios)"
-            )
-        )
-    if options.save:
-        basis.save(options.save)
-        say(f"saved {options.save}")
+    cells = [["-" if value is None else f"{value:.4g}" for value in row.values()] for row in rows]
+    summary = (
+        "error unknown: the images it was solved for are not in the file, give --prior"
+        if total is None
+        else f"predicted equivariance error {total:.4g} (Eq. 14, all ratios)"
+    )
+    show(
+        options,
+        {"spec": basis.spec, "scales": rows, "taps": basis.taps, "error": total},
+        f"{table(list(rows[0]), cells)}\n{basis.num_functions} functions, {basis.taps} taps in all, {summary}",
+    )
+    if options.out:
+        basis.save(options.out)
+        say(f"saved {options.out}")
     if options.plot:
         save_figure(plot_basis(basis), options.plot)
         say(f"drawn {options.plot}")

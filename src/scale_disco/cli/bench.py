@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -30,10 +29,25 @@ from ..bench import (
     network_steps,
 )
 from ..files import check_writable, written_atomically
+from ..models import list_models
 from ..plots import check_picture, plot_growth, save_figure
 from ..report import provenance, table
 from ..scales import Scales
-from .terminal import Progress, add_command, add_outputs, add_scales, chosen_scales, say
+from .terminal import (
+    Progress,
+    add_command,
+    add_device,
+    add_plot,
+    add_report,
+    add_scales,
+    add_seed,
+    chosen_device,
+    chosen_scales,
+    say,
+    show,
+    suggest,
+    write_report,
+)
 
 _EXAMPLES = """\
   disco bench
@@ -65,7 +79,8 @@ def add(commands: Any) -> None:
         commands, "bench", run, "time layers and networks against dense kernels and bare convolutions", _EXAMPLES
     )
     bench.add_argument("--only", nargs="+", choices=_PARTS, metavar="PART", help=f"some of: {', '.join(_PARTS)}")
-    bench.add_argument("--model", metavar="NAME", help="a network of the zoo instead, such as mnist/disco")
+    model = bench.add_argument("--model", metavar="NAME", help="a network of the zoo instead, such as mnist/disco")
+    suggest(model, list_models("mnist"))
     layer = bench.add_argument_group("a layer of your own, timed instead of those of the paper")
     layer.add_argument("--batch", type=int, help=f"images (default {_LAYER['batch']})")
     layer.add_argument("--channels", type=int, nargs=2, metavar=("IN", "OUT"), help="channels (default 32 32)")
@@ -74,18 +89,18 @@ def add(commands: Any) -> None:
     layer.add_argument("--extent", type=int, metavar="T", help="neighbouring scales (default 1)")
     add_scales(layer)
     bench.add_argument("--repeats", type=int, default=11, help="rounds, each contender once a round (default 11)")
-    bench.add_argument("--threads", type=int, help="threads of torch (default: its own choice)")
+    add_seed(bench, "inputs and weights")
+    add_device(bench)
     bench.add_argument("--csv", type=Path, metavar="FILE", help="write every median into a table")
-    bench.add_argument("--out", type=Path, metavar="FILE", help="write the report as Markdown")
-    add_outputs(bench)
+    add_report(bench)
+    add_plot(bench, "the cost over the number of scales")
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print, write and draw."""
     if options.repeats < 1:
         raise ValueError(f"--repeats must be at least 1, got {options.repeats}")
-    if options.threads is not None and options.threads < 1:
-        raise ValueError(f"--threads must be at least 1, got {options.threads}")
+    device = chosen_device(options)
     cases = _cases(options)
     if options.plot:
         check_picture(options.plot)
@@ -94,25 +109,15 @@ def run(options: argparse.Namespace) -> None:
     for path in (options.csv, options.out):
         if path:
             check_writable(path)
-    before = torch.get_num_threads()
-    torch.set_num_threads(options.threads or before)
-    try:
-        measured = _measure(cases, options.repeats)
-        report = f"{provenance(_command(options))}\n\n{_report(measured)}"
-    finally:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(before)
-    if options.json:
-        print(json.dumps({"threads": threads, "torch": torch.__version__, "costs": _rows(measured)}))
-    else:
-        print(report)
+    measured = _measure(cases, options.repeats, options.seed, device)
+    report, rows = _report(measured), _rows(measured)
+    document = {"threads": torch.get_num_threads(), "torch": torch.__version__, "costs": rows}
+    show(options, document, f"{provenance(_command(options))}\n\n{report}")
     if options.csv:
-        _write_csv(options.csv, _rows(measured))
+        _write_csv(options.csv, rows)
         say(f"written {options.csv}")
     if options.out:
-        with written_atomically(options.out) as draft:
-            draft.write_text(f"# Speed and memory\n\n{_HOW}\n\n{report}\n")
-        say(f"written {options.out}")
+        write_report(options.out, "Speed and memory", f"{_HOW}\n\n{report}", document, command=_command(options))
     if options.plot:
         save_figure(plot_growth(_growth(measured)), options.plot)
         say(f"drawn {options.plot}")
@@ -178,7 +183,7 @@ def _layer(setting: LayerSetting, backward: bool) -> Case:
 Measured = list[tuple[Case, str, dict[str, Cost]]]  # case, row, cost of each contender
 
 
-def _measure(cases: list[Case], repeats: int) -> Measured:
+def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -> Measured:
     measured: Measured = []
     rounds = 0
     with Progress("timing") as progress:
@@ -189,8 +194,10 @@ def _measure(cases: list[Case], repeats: int) -> Measured:
             progress(rounds, len(cases) * repeats)
 
         for case in cases:
-            torch.manual_seed(0)
-            costs = measure(case.steps(), repeats=repeats, progress=advance)
+            torch.manual_seed(seed)
+            with device:  # where layers and inputs are made
+                steps = case.steps()
+            costs = measure(steps, repeats=repeats, device=device, progress=advance)
             for row in dict.fromkeys(row for row, _ in costs):
                 measured.append((case, row, {name: cost for (r, name), cost in costs.items() if r == row}))
     return measured
@@ -217,6 +224,8 @@ def _command(options: argparse.Namespace) -> str:
             words.append(
                 f"--{name.replace('_', '-')} {' '.join(map(str, value if isinstance(value, list) else [value]))}"
             )
+    words += [f"--seed {options.seed}"] if options.seed else []
+    words += [f"--device {options.device}"] if options.device != "cpu" else []
     return " ".join([*words, f"--threads {torch.get_num_threads()}"])
 
 

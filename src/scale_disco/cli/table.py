@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 from ..data.mnist_scale import FACTORS
 from ..files import check_writable, write
 from ..plots import Point, Range, check_picture, plot_equivariance_and_error, plot_error_over_scale, save_figure
-from .terminal import add_command, say
+from .terminal import add_command, add_out, add_plot, say, show
 
 _EXAMPLES = """\
   disco table mnist-scale runs
@@ -22,10 +24,8 @@ def add(commands: Any) -> None:
     table = add_command(commands, "table", run, "tested runs beside the paper's table", _EXAMPLES)
     table.add_argument("experiment", choices=["mnist-scale"], help="mnist-scale: Table 1")
     table.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs, or folders that hold them")
-    table.add_argument("--out", type=Path, metavar="FILE", help="write the table as Markdown")
-    table.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw error over equivariance error (.png, .svg or .pdf)"
-    )
+    add_out(table, "the table: Markdown, or JSON if the name ends in .json")
+    add_plot(table, "error over equivariance error")
     table.add_argument("--scales", type=Path, metavar="FILE", help="draw error over the scale of digits likewise")
 
 
@@ -44,9 +44,28 @@ def run(options: argparse.Namespace) -> None:
         "\n\n".join(part for part in (f"## {group.title}", *(make(group) for make in parts)) if part)
         for group in sections
     )
-    print(text)
+    document = [
+        {
+            "title": group.title,
+            "runs": [
+                {
+                    "run": str(one.run),
+                    "settings": dataclasses.asdict(one.settings),
+                    "epochs": len(one.record["epochs"]),
+                    "tested": one.tested,
+                    "error": None if one.tested is None else one.error / 100,
+                    "deviation": None if one.tested is None else one.deviation / 100,
+                    "paper": table.PAPER[one.settings.model]._asdict(),
+                }
+                for one in group.outcomes
+            ],
+        }
+        for group in sections
+    ]
+    show(options, document, text)
     if options.out:
-        write(options.out, f"{text}\n".encode())
+        content = json.dumps(document, indent=1) if options.out.suffix == ".json" else text
+        write(options.out, f"{content}\n".encode())
         say(f"written {options.out}")
     if options.plot:
         paper = [

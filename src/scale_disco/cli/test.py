@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..data.mnist_scale import FACTORS
+from ..files import check_writable
 from ..plots import Range, check_picture, plot_error_over_scale, save_figure
 from ..report import deviation, table
-from .terminal import Progress, add_command, say
+from .terminal import (
+    Progress,
+    add_command,
+    add_device,
+    add_plot,
+    add_report,
+    chosen_device,
+    say,
+    show,
+    suggest,
+    write_report,
+)
 
 _EXAMPLES = """\
   disco test runs/mnist-disco-0-fast-0
-  disco test runs/mnist-disco-0-fast-0 --plot scales.png
+  disco test runs/mnist-disco-0-fast-0 --plot scales.png --out scales.md
 """
 
 
@@ -24,17 +33,20 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     test = add_command(commands, "test", run, "error of a trained network, also over the scale of digits", _EXAMPLES)
     test.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run of `disco train`")
-    test.add_argument("--data", type=Path, help="folder of the realisations (default: where the run had them)")
     test.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder of the realisations (default: where the run had them)"
+    )
+    checkpoint = test.add_argument(
         "--checkpoint", help="weights: best on validation (default for recipe paper) or last (default for fast)"
     )
+    suggest(checkpoint, ["best", "last"])
     test.add_argument("--limit", type=int, metavar="N", help="test images at most (default: all)")
     test.add_argument(
         "--outside", type=int, default=2000, metavar="N", help="digits on either side of the training range"
     )
-    test.add_argument("--threads", type=int, help="CPU threads")
-    test.add_argument("--plot", type=Path, metavar="FILE", help="draw the error over the scale (.png, .svg or .pdf)")
-    test.add_argument("--json", action="store_true", help="print figures as JSON")
+    add_device(test)
+    add_report(test)
+    add_plot(test, "the error over the scale")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -43,12 +55,13 @@ def run(options: argparse.Namespace) -> None:
 
     if options.plot:
         check_picture(options.plot)
-    for name, least in (("limit", 1), ("outside", 0), ("threads", 1)):
+    if options.out:
+        check_writable(options.out)
+    device = chosen_device(options)
+    for name, least in (("limit", 1), ("outside", 0)):
         value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"--{name} must be at least {least}, got {value}")
-    if options.threads:
-        torch.set_num_threads(options.threads)
     with Progress("testing") as progress:
         result = evaluate(
             options.run_folder,
@@ -56,22 +69,24 @@ def run(options: argparse.Namespace) -> None:
             checkpoint=options.checkpoint,
             limit=options.limit,
             outside=options.outside,
+            device=device,
             progress=progress,
         )
     bins = bins_of(result)
-    if options.json:
-        print(json.dumps(result))
-    else:
-        rows = [
-            [f"{one.low:g} to {one.high:g}", one.kind, str(one.images), f"{one.error:.2%}", f"± {one.deviation:.2%}"]
-            for one in sorted(bins, key=lambda one: one.low)
-        ]
-        print(table(["scale of digits", "set", "images", "error", ""], rows))
-        errors, images = result["errors"], result["images"]
-        print(
-            f"{result['settings']['model']}, {result['checkpoint']} weights: {errors} errors on {images} test images, "
-            f"{errors / images:.2%} ± {deviation(errors, images):.2%}"
-        )
+    rows = [
+        [f"{one.low:g} to {one.high:g}", one.kind, str(one.images), f"{one.error:.2%}", f"± {one.deviation:.2%}"]
+        for one in sorted(bins, key=lambda one: one.low)
+    ]
+    header = ["scale of digits", "set", "images", "error", ""]
+    errors, images = result["errors"], result["images"]
+    about = (
+        f"{result['settings']['model']}, {result['checkpoint']} weights: {errors} errors on {images} test images, "
+        f"{errors / images:.2%} ± {deviation(errors, images):.2%}"
+    )
+    show(options, result, f"{table(header, rows)}\n{about}")
+    if options.out:
+        text = f"{about}.\n\n{table(header, rows, markdown=True)}"
+        write_report(options.out, "Error over the scale of digits", text, result, command=options.call)
     if options.plot:
         ranges = [Range(one.kind, one.low, one.high, one.error, one.deviation) for one in bins]
         save_figure(plot_error_over_scale({result["settings"]["model"]: ranges}, FACTORS), options.plot)

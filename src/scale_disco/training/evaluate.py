@@ -73,6 +73,7 @@ def evaluate(
     checkpoint: str | None = None,
     limit: int | None = None,
     outside: int = 2000,
+    device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Measure a run; stopped in between, it goes on where it was.
@@ -86,6 +87,7 @@ def evaluate(
         checkpoint: "best" or "last" weights; those of the recipe by default.
         limit: Test images at most; all by default.
         outside: Digits at most on either side of the training range.
+        device: Where the network runs.
         progress: Called with the images done and to do.
     """
     record = read_record(run)
@@ -98,7 +100,7 @@ def evaluate(
         if outside:
             sets[kind] = _rescaled(parts["rest"], outside, factors, side)
     start = time.monotonic()
-    answers = _answers(network, sets, run / ANSWERS[checkpoint], fingerprint, progress)
+    answers = _answers(network.to(device), sets, run / ANSWERS[checkpoint], fingerprint, device, progress)
     errors = {kind: answers[kind] != digits.labels for kind, digits in sets.items()}
     result = {
         "settings": dataclasses.asdict(settings),
@@ -171,7 +173,12 @@ def _bins(kind: str, factors: np.ndarray, errors: np.ndarray) -> list[Bin]:
 
 
 def _answers(
-    network: nn.Module, sets: dict[str, Digits], path: Path, fingerprint: str, progress: Progress | None
+    network: nn.Module,
+    sets: dict[str, Digits],
+    path: Path,
+    fingerprint: str,
+    device: torch.device | str,
+    progress: Progress | None,
 ) -> dict[str, np.ndarray]:
     """The class that the network gives to every image; kept in a file, from which later calls go on."""
     kept = _kept(path, fingerprint)
@@ -190,7 +197,8 @@ def _answers(
     total, done, saved = sum(pixels[kind] for kind, _ in todo), 0, time.monotonic()
     for kind, rows in todo:
         with torch.inference_mode():
-            answers[kind][rows] = network(normalised(sets[kind].images[rows])).argmax(1).numpy()
+            images = normalised(sets[kind].images[rows]).to(device)
+            answers[kind][rows] = network(images).argmax(1).cpu().numpy()
         done += pixels[kind]
         if progress is not None:
             progress(done, total)

@@ -42,14 +42,29 @@ def train(
     data: Path,
     out: Path,
     resume: bool = False,
+    device: torch.device | str = "auto",
     devices: int = 1,
     nodes: int = 1,
     say: Any = print,
+    bar: bool = True,
 ) -> dict[str, Any]:
-    """Train in the folder `out`, anew or from where it stopped; the record of the run."""
+    """Train in the folder `out`, anew or from where it stopped; the record of the run.
+
+    Args:
+        settings: What is trained, and how.
+        data: Folder of the realisations.
+        out: Folder of the run.
+        resume: Go on with the run in `out`.
+        device: A device, a kind of devices, or "auto": the fastest there is.
+        devices: Processes or GPUs that share every batch.
+        nodes: Machines, each with so many devices.
+        say: Called with a line for the user after every epoch.
+        bar: Show a progress bar, at a terminal.
+    """
     for name, value in (("devices", devices), ("nodes", nodes)):
         if value < 1:
             raise ValueError(f"--{name} must be at least 1, got {value}")
+    where = _where(torch.device(device) if device != "auto" else None, devices) | {"num_nodes": nodes}
     first = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", os.environ.get("LOCAL_RANK", 0)))) == 0
     record = _opened(out, settings) if resume else _new_record(settings, data)
     if record["status"] == "finished":
@@ -61,46 +76,61 @@ def train(
         name: Digits(*(column[: settings.limit] for column in digits))
         for name, digits in load(data, settings.split).items()
     }
+    diary = _Diary(out, record, settings.full_recipe, say)
+    processes = devices * nodes
     if not first:
-        return _fit(settings, parts, _Diary(out, record, settings.full_recipe, say), devices, nodes)
+        return _fit(settings, parts, diary, where, processes, bar)
     make_folder(out)
     with locked(out):
         if not resume:
             write_record(out, record)
-        return _fit(settings, parts, _Diary(out, record, settings.full_recipe, say), devices, nodes)
+        return _fit(settings, parts, diary, where, processes, bar)
 
 
-def _fit(settings: Settings, parts: dict[str, Digits], diary: _Diary, devices: int, nodes: int) -> dict[str, Any]:
+def _where(device: torch.device | None, devices: int) -> dict[str, Any]:
+    """A device in Lightning's words."""
+    if device is None:
+        return {"accelerator": "auto", "devices": devices}
+    if device.index is None or device.type == "cpu":
+        return {"accelerator": device.type, "devices": devices}
+    if devices > 1:
+        raise ValueError(f"--device {device} is one: give --device {device.type} with --devices {devices}")
+    return {"accelerator": device.type, "devices": [device.index]}
+
+
+def _fit(
+    settings: Settings, parts: dict[str, Digits], diary: _Diary, where: dict[str, Any], processes: int, bar: bool
+) -> dict[str, Any]:
     """Train from the last checkpoint of the folder if it has one."""
     torch.manual_seed(settings.seed)
     network = create_model(settings.model, augmented=settings.augment)
     recipe = settings.full_recipe
     steps, left = divmod(len(parts["train"].labels), recipe.batch)
     steps += left > 0
-    if 0 < left < max(2, devices * nodes) or recipe.batch < devices * nodes:
+    if 0 < left < max(2, processes) or recipe.batch < processes:
         raise ValueError(
             f"every process needs an image of every batch, and a batch norm two: the last batch has {left}, "
-            f"{devices * nodes} processes share it; choose another --limit or fewer --devices"
+            f"{processes} processes share it; choose another --limit or fewer --devices"
         )
     last = diary.out / LAST if (diary.out / LAST).is_file() else None
     module = Classifier(network, recipe, steps=steps, seed=settings.seed)
     if last is not None:
         _check_weights(last, module)
+    bar = bar and sys.stdout.isatty()
     deterministic = torch.are_deterministic_algorithms_enabled()
     with _quiet():
         trainer = L.Trainer(
             max_epochs=recipe.epochs,
-            devices=devices,
-            num_nodes=nodes,
-            strategy=_strategy(network) if devices * nodes > 1 else "auto",
+            **where,
+            strategy=_strategy(network) if processes > 1 else "auto",
             use_distributed_sampler=False,
             deterministic=True,
             num_sanity_val_steps=0,
             enable_model_summary=False,
-            enable_progress_bar=sys.stdout.isatty(),
+            enable_progress_bar=bar,
             logger=TensorBoardLogger(diary.out, name="", version="tensorboard"),
             log_every_n_steps=min(10, steps),
-            callbacks=[diary, *([_Bar()] if sys.stdout.isatty() else [])],
+            callbacks=[diary, *([_Bar()] if bar else [])],
             plugins=[_Writer()],
         )
         try:
