@@ -134,7 +134,7 @@ def kernels(weight: Tensor, functions: Sequence[Tensor]) -> list[Tensor]:
             return kernels(weight, functions)
     exact = weight.to(torch.promote_types(weight.dtype, functions[0].dtype))
     if weight.ndim == 4:
-        exact = exact.movedim(2, 0)  # so that the kernel of each t lies in one piece
+        exact = torch.stack(exact.unbind(2))  # each t in one piece, and gradients laid out as the weights are
     made: list[Tensor] = []
     for k, stencil in enumerate(functions):
         same = next((l for l in range(k) if functions[l] is stencil), None)

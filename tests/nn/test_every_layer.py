@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 import socket
+import warnings
 
 import pytest
 import torch
@@ -251,6 +252,7 @@ def _train(net, images, targets, steps=2):
 
 def _worker(rank: int, port: int, images, targets, path: str) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    warnings.simplefilter("error")  # such as of gradients that DDP would have to copy
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     net = nn.parallel.DistributedDataParallel(everything())
