@@ -1,0 +1,83 @@
+"""The script that draws the pictures of the documentation runs, and what the pictures show is so."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from scale_disco import DiscreteBasis, HermiteBasis
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+@pytest.fixture(scope="module")
+def drawing():
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("pictures_of_docs", DOCS / "pictures.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def pillow():
+    pytest.importorskip("matplotlib", reason="needs scale-disco[plot]")
+    return pytest.importorskip("PIL.Image", reason="needs scale-disco[plot]")
+
+
+@pytest.mark.parametrize("name", ["axis", "square", "dilation", "optimum", "cost", "tracking", "scene"])
+def test_drawn(drawing, pillow, name, tmp_path):
+    drawing.main(["--quick", "--only", name, "--out", str(tmp_path)])
+    with pillow.open(tmp_path / f"{name}.png") as new, pillow.open(DOCS / f"{name}.png") as kept:
+        assert new.size == kept.size  # drawn by this version of the script
+        assert len(new.convert("RGB").getcolors(1 << 16)) > 30  # not an empty sheet
+    assert (DOCS / f"{name}.png").stat().st_size < 150_000
+
+
+def test_every_picture_is_tested_and_used(drawing):
+    assert set(drawing.PICTURES) == {"axis", "square", "dilation", "optimum", "cost", "tracking", "scene"}
+    pages = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    for name in drawing.PICTURES:
+        assert f"]({name}.png)" in pages
+
+
+def test_square_closes_for_disco(drawing):
+    image = drawing.photo(drawing.CAT)
+    disco = drawing.square(DiscreteBasis(3, drawing.ROOT2), 2**0.5, image)
+    hermite = drawing.square(HermiteBasis.preset("stl10"), 2**0.5, image)
+    assert disco.error < hermite.error / 3
+    assert drawing.square(DiscreteBasis(3, [1, 2]), 2, image).error < 1e-25
+    # Both start from the same kernel, so only that of the larger scale differs.
+    assert float((disco.then_convolved - hermite.then_convolved).abs().max()) < 1e-10
+
+
+def test_dilation_alone_is_exact(drawing):
+    half, two, three = drawing.error_over_ratio([1.5, 2.0, 3.0], drawing.photo(drawing.CAT))
+    assert max(two, three) < 1e-25
+    assert half > 1e-6
+
+
+def test_descent_ends_at_the_closed_form(drawing):
+    (start, end), best = drawing.error_over_steps([1, 200])
+    assert best <= end < 1.1 * best
+    assert start > 10 * best
+
+
+def test_stencils_cost_less(drawing):
+    ours, dense = drawing.taps([2, 4, 6])
+    assert all(a < b for a, b in zip(ours, dense, strict=True))
+    assert dense[-1] / dense[0] > 5 * ours[-1] / ours[0]
+
+
+def test_tracking_finds_the_scale(drawing):
+    peaks = [float(cosines.max()) for cosines in drawing.tracked(2.0).cosines]
+    assert peaks.index(max(peaks)) == 2
+
+
+def test_profile_moves_by_the_ratio(drawing):
+    *_, near, far = drawing.profiles(2.0)
+    moved = float((near[:, 2:] - far[:, :3]).square().mean())
+    assert moved < float((near - far).square().mean()) / 3
+    assert moved < float((near[:, 1:] - far[:, :4]).square().mean())
