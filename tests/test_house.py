@@ -44,7 +44,7 @@ ROOMS = [
     {"training.classifier", "training.evaluate"},
     {"training.run", "training.table"},
     {"cli.terminal"},
-    {"cli.basis", "cli.equivariance", "cli.bench", "cli.data", "cli.train", "cli.test", "cli.table"},
+    {"cli.basis", "cli.equivariance", "cli.bench", "cli.data", "cli.train", "cli.test", "cli.table", "cli.completion"},
     {"cli"},
     {"__main__"},
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,13 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from .. import __version__
-from . import basis, bench, data, equivariance, table, test, train
+from . import basis, bench, completion, data, equivariance, table, test, train
 from .terminal import Parser, UsageError, manners
 
 # A new command joins by its module's name here.
 _GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "kernels": (basis, equivariance, bench),
     "experiments": (data, train, test, table),
+    "shell": (completion,),
 }
 
 _ENDS = """\
@@ -30,29 +32,36 @@ exit codes: 0 done, 1 an error that you can mend, 2 a wrong call, 70 a bug of ou
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `disco`; the exit code, as `disco --help` explains it."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    parser, commands = parsers()
     try:
-        if words[:1] == ["help"]:
-            words = [*words[1:2], "--help"]
-        if not words:
-            parser.print_help()
-            return 0
-        if not words[0].startswith("-") and words[0] not in commands:
-            near = difflib.get_close_matches(words[0], commands, 1)
-            raise UsageError(
-                f"disco: no command {words[0]!r}"
-                + (f", did you mean {near[0]}?" if near else "")
-                + "; see disco --help"
-            )
-        options, unknown = parser.parse_known_args(words)
-        if unknown or options.command is None:
-            commands.get(options.command, parser).refuse(unknown)
-        options.call = shlex.join(["disco", *words])
-        return _run(options)
+        code = _call(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return code
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        with suppress(OSError, ValueError):  # so that nothing is left to flush; under test there is no descriptor
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _call(words: list[str]) -> int:
+    """Understand the call, and run the command."""
+    parser, commands = parsers()
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    if words and not words[0].startswith("-") and words[0] not in commands:
+        near = difflib.get_close_matches(words[0], commands, 1)
+        hint = f", did you mean {near[0]}?" if near else ""
+        raise UsageError(f"disco: no command {words[0]!r}{hint}; see disco --help")
+    try:
+        options, unknown = parser.parse_known_args(words or ["--help"])
+    except SystemExit as end:  # after --help and --version
+        return int(end.code or 0)
+    if unknown or options.command is None:
+        commands.get(options.command, parser).refuse(unknown or words)
+    options.call, options.parsers = shlex.join(["disco", *words]), commands
+    return _run(options)
 
 
 def parsers() -> tuple[Parser, dict[str, Parser]]:
@@ -89,15 +98,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         with manners(options):
             options.run(options)
-        sys.stdout.flush()
-    except UsageError:
+    except (UsageError, BrokenPipeError):
         raise
-    except BrokenPipeError:
-        with suppress(
-            OSError, ValueError
-        ):  # so that the interpreter has nothing left to flush; tests have no descriptor
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except KeyboardInterrupt:
         print(f"\ndisco {options.command}: stopped", file=sys.stderr)
         return 130
@@ -108,18 +110,18 @@ def _run(options: argparse.Namespace) -> int:
             failed(f'it needs {error.name}: pip install "scale-disco[{extra}]"')
         elif isinstance(error, OSError) and error.filename is not None and error.strerror:
             failed(f"{error.filename}: {error.strerror}")
-        elif isinstance(error, MemoryError) or "memory" in type(error).__name__.lower() + str(error).lower():
+        elif isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
             failed("out of memory: try smaller settings; --debug shows where")
         elif isinstance(error, (ValueError, TypeError, OSError, ImportError)):
             failed(str(error))
         else:
-            failed(
-                f"a bug of ours ({type(error).__name__}: {error}): run it again with --debug, and report what it shows"
-            )
+            failed(f"a bug: {type(error).__name__}: {error}; run it again with --debug and report what it shows")
             return 70
         return 1
     return 0
 
+
+_NO_MEMORY = re.compile("out of memory|not enough memory|can't allocate memory")
 
 # Which extra holds a package, for those that are imported without words of their own.
 _EXTRAS = {

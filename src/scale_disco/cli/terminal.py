@@ -97,9 +97,9 @@ def add_plot(parser: argparse._ActionsContainer, what: str = "") -> None:
     )
 
 
-def suggest(action: argparse.Action, words: Iterable[str]) -> None:
-    """Words that a shell offers for an option, which takes others as well."""
-    action.suggestions = list(words)  # type: ignore[attr-defined]
+def suggest(action: argparse.Action, words: Iterable[str], *, folders: bool = False) -> None:
+    """Words that a shell offers for an option, which takes others as well; and folders, if it takes these."""
+    action.suggestions, action.folders = list(words), folders  # type: ignore[attr-defined]
 
 
 @contextmanager
