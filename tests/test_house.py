@@ -36,7 +36,7 @@ ROOMS = [
     {"models.dss", "models.sevf", "models.sicnn", "models.ss_cnn"},
     {"models.si_convnet"},
     {"models.mnist", "models.weights"},
-    {"models.resnet"},
+    {"models.resnet", "models.digits"},
     {"models"},
     {""},  # scale_disco itself: the public names
     {"hub", "report", "plots", "bench", "training", "training.recipe"},

@@ -59,7 +59,7 @@ def cells(text, name):
 
 
 def test_every_model_has_its_row_of_the_paper():
-    assert set(PAPER) == set(list_models("mnist"))
+    assert set(PAPER) == set(list_models("mnist")) | set(list_models("digits"))
 
 
 def test_mean_and_deviation_over_realisations(add_run):
@@ -165,3 +165,15 @@ def test_errors_are_one_line(add_run, tmp_path, capsys):
     path.write_text(json.dumps(good | {"epochs": [{}]}))
     assert main(["table", "mnist-scale", str(runs)]) == 1
     assert_one_line(capsys, "table", "run.json: damaged")
+
+
+def test_small_networks_stand_apart(add_run):
+    add_run("large", errors=800, model="mnist/disco")
+    runs = add_run("small", errors=900, model="digits/disco", recipe="quick")
+    sections = groups(outcomes([runs]))
+    titles = [group.title for group in sections]
+    assert titles == ["MNIST-scale, recipe fast", "MNIST-scale, small networks, recipe quick"]
+    row = cells(table_of(sections[1]), "DISCO")
+    assert row[1] == "1.80 ± 0.06 (1 run)"
+    assert row[2] == "-"  # the paper has none
+    assert [cells(table_of(sections[1]), name)[1] for name in ("CNN", "SESN, Hermite")] == ["missing", "missing"]

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
         paper = [
             Point(row.name, row.equivariance, *row.plain)
             for row in table.PAPER.values()
-            if row.equivariance is not None
+            if row.plain is not None and row.equivariance is not None
         ]
         ours = [Point(*point) for group in sections for point in table.points_of(group)]
         save_figure(plot_equivariance_and_error(ours, paper), options.plot)

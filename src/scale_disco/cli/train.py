@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from ..data.mnist_scale import SPLITS
-from ..models import list_models
-from ..training.recipe import RECIPES, Settings
+from ..training.recipe import MODELS, RECIPES, Settings
 from ..training.record import read_record
 from .terminal import UsageError, add_command, add_device, add_out, chosen_device, is_quiet, say, show, suggest
 
@@ -25,7 +24,7 @@ _EXAMPLES = """\
 """
 
 _NAMES = [field.name for field in dataclasses.fields(Settings)]
-_WORDS: dict[str, Any] = {"model": list_models("mnist"), "split": SPLITS, "recipe": RECIPES}
+_WORDS: dict[str, Any] = {"model": MODELS, "split": SPLITS, "recipe": RECIPES}
 # Beside the settings, what a file of --config may hold, and what it is if nothing is said.
 _OTHERS: dict[str, Any] = {
     "data": Path("data"),

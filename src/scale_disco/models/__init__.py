@@ -9,10 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from . import mnist, resnet
+from . import digits, mnist, resnet
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     **{name: partial(build, augmented=False) for name, build in mnist.BUILDERS.items()},
+    **digits.BUILDERS,
     **resnet.BUILDERS,
 }
 
@@ -24,7 +25,7 @@ def create_model(name: str, **options: Any) -> nn.Module:
 
     Args:
         name: One of `list_models()`.
-        options: Those of the network; others are refused. For the mnist networks `augmented`: whether it will be
+        options: Those of the network; others are refused. For the networks for digits `augmented`: whether it will be
             trained with scale augmentation, for which the authors tuned some bases. For residual networks those of
             `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`.
 

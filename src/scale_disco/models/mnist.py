@@ -108,8 +108,17 @@ def cnn(*, augmented: bool) -> nn.Module:
 
 def disco(*, augmented: bool) -> nn.Module:
     """DISCO: discrete scale convolutions, means for maxima in the pools."""
-    basis = DiscreteBasis(7, SCALES).mix(hermite_mixing_preset(_setting(augmented))).normalized()
-    return _scale_equivariant(basis, ScaleAvgPool2d, CornerMixedPool)
+    return _scale_equivariant(disco_basis(augmented=augmented), ScaleAvgPool2d, CornerMixedPool)
+
+
+def disco_basis(*, augmented: bool) -> Basis:
+    """The kernels of DISCO: Hermite functions on 7x7 pixels, carried to the other scales by the discrete basis."""
+    return DiscreteBasis(7, SCALES).mix(hermite_mixing_preset(_setting(augmented))).normalized()
+
+
+def hermite_basis(*, augmented: bool) -> Basis:
+    """The kernels of SESN on Hermite functions."""
+    return HermiteBasis.preset(_setting(augmented))
 
 
 def sesn(preset: Callable[[str], Basis], *, augmented: bool) -> nn.Module:

@@ -18,11 +18,11 @@ MISSING = "missing"
 
 
 class Paper(NamedTuple):
-    """A row of Table 1: errors in per cent with their deviations over six realisations, and Eq. 14."""
+    """A row of Table 1: errors in per cent with their deviations over six realisations, and Eq. 14; what it has."""
 
     name: str
-    plain: tuple[float, float]
-    augmented: tuple[float, float]
+    plain: tuple[float, float] | None
+    augmented: tuple[float, float] | None
     equivariance: float | None
 
 
@@ -38,6 +38,9 @@ PAPER = {
     "mnist/sesn-fourier": Paper("SESN, Fourier", (1.88, 0.07), (1.55, 0.07), 0.170),
     "mnist/sesn-radial": Paper("SESN, Radial", (1.74, 0.07), (1.55, 0.10), 0.200),
     "mnist/disco": Paper("DISCO", (1.52, 0.06), (1.35, 0.05), 0.004),
+    "digits/cnn": Paper("CNN", None, None, None),  # of the quickstart, not of the paper
+    "digits/sesn-hermite": Paper("SESN, Hermite", None, None, 0.107),
+    "digits/disco": Paper("DISCO", None, None, 0.004),
 }
 
 
@@ -94,9 +97,10 @@ def _outcome(run: Path) -> Outcome:
 
 
 class Group(NamedTuple):
-    """Runs that may stand in one table: on the same data, trained for the same time."""
+    """Runs that may stand in one table: networks of a size, on the same data, trained for the same time."""
 
     title: str
+    models: list[str]
     outcomes: list[Outcome]
 
     def of(self, model: str, augment: bool) -> list[Outcome]:
@@ -108,26 +112,28 @@ class Group(NamedTuple):
 
 def groups(found: Iterable[Outcome]) -> list[Group]:
     """Runs, sorted into tables."""
-    sorted_: dict[str, list[Outcome]] = {}
+    sorted_: dict[tuple[str, str], list[Outcome]] = {}
     for one in found:
+        family = one.settings.model.partition("/")[0]
         recipe = one.settings.full_recipe
         stretched = "" if recipe == RECIPES[one.settings.recipe] else f" stretched to {recipe.epochs} epochs"
         data = "MNIST-scale, mini stand-in" if one.settings.split == "mini" else "MNIST-scale"
         data += "" if one.settings.limit is None else f", {one.settings.limit} training images"
-        sorted_.setdefault(f"{data}, recipe {one.settings.recipe}{stretched}", []).append(one)
-    return [Group(title, members) for title, members in sorted_.items()]
+        data += ", small networks" if family == "digits" else ""
+        sorted_.setdefault((f"{data}, recipe {one.settings.recipe}{stretched}", family), []).append(one)
+    return [Group(title, list_models(family), members) for (title, family), members in sorted_.items()]
 
 
 def table_of(group: Group) -> str:
     """Table 1 with our figures beside the paper's, as Markdown; test errors in per cent."""
     header = ["model", "MNIST", "paper", "MNIST+", "paper", "Eq. 14", "paper", "parameters", "s / epoch"]
     rows = []
-    for model in list_models("mnist"):
+    for model in group.models:
         paper = PAPER[model]
         measured = group.tested(model, False) + group.tested(model, True)
         row = [paper.name]
         for augment, theirs in ((False, paper.plain), (True, paper.augmented)):
-            row += [_cell(group, model, augment), f"{theirs[0]:.2f} ± {theirs[1]:.2f}"]
+            row += [_cell(group, model, augment), f"{theirs[0]:.2f} ± {theirs[1]:.2f}" if theirs else "-"]
         equivariance = next((one.tested["equivariance error"] for one in measured if one.tested), None)
         row.append("-" if equivariance is None else "0" if equivariance < 1e-9 else f"{equivariance:.3g}")
         row.append("-" if paper.equivariance is None else f"{paper.equivariance:.3f}")
@@ -142,7 +148,7 @@ def gaps_of(group: Group) -> str:
     lines = []
     for augment in (False, True):
         means = {}
-        for model in list_models("mnist"):
+        for model in group.models:
             if measured := group.tested(model, augment):
                 error = statistics.mean(one.error for one in measured)
                 means[model] = error, sum(one.deviation**2 for one in measured) / len(measured) ** 2
@@ -160,7 +166,7 @@ def gaps_of(group: Group) -> str:
 def scales_of(group: Group) -> dict[str, list[Bin]]:
     """Errors over the scale of digits of every model tested without augmentation, all its runs together."""
     curves = {}
-    for model in list_models("mnist"):
+    for model in group.models:
         pooled: dict[tuple[str, float, float], list[int]] = {}
         for one in group.tested(model, False):
             assert one.tested is not None
@@ -202,7 +208,7 @@ def runs_of(group: Group) -> str:
 def points_of(group: Group) -> list[tuple[str, float, float, float]]:
     """Name, equivariance error, mean error and its deviation of every model tested without augmentation."""
     points = []
-    for model in list_models("mnist"):
+    for model in group.models:
         measured = group.tested(model, False)
         equivariance = next((one.tested["equivariance error"] for one in measured if one.tested), None)
         if equivariance is not None:
