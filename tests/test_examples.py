@@ -3,30 +3,129 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from scale_disco.models import create_model
 
-SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "convert_pretrained.py"
+FOLDER = Path(__file__).resolve().parents[1] / "examples"
+COMMANDS = {  # in the README of examples: every one is run below
+    "classify.py": "python examples/classify.py",
+    "segment.py": "python examples/segment.py --plot zeros.png",
+    "convert.py": "python examples/convert.py",
+    "check_equivariance.py": "python examples/check_equivariance.py",
+    "export_onnx.py": "python examples/export_onnx.py",
+}
 
 
-@pytest.fixture(autouse=True)
-def _onnx():
-    pytest.importorskip("onnxruntime", reason="needs scale-disco[onnx]")
-    pytest.importorskip("onnxscript", reason="needs scale-disco[onnx]")
+def need(extra, *modules):
+    for module in modules:
+        pytest.importorskip(module, reason=f"needs scale-disco[{extra}]")
+
+
+def run(folder, command):
+    """What a command prints when it runs in a folder, on one core."""
+    _, script, *options = shlex.split(command)
+    words = [sys.executable, FOLDER.parent / script, *options]
+    settings = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def figures(printed):
+    """Rows of a printed table by their names: what is behind two spaces, as numbers."""
+    cells = [re.split(r" {2,}", line.strip()) for line in printed.splitlines() if "  " in line.strip()]
+    return {name: [float(one) for one in row] for name, *row in cells[1:]}
+
+
+def test_commands_are_those_of_the_readme():
+    assert re.findall(r"^\| \[(.+?)\].*\| `(.+?)` \|$", (FOLDER / "README.md").read_text(), flags=re.MULTILINE) == list(
+        COMMANDS.items()
+    )
+    assert {path.name for path in FOLDER.glob("*.py")} == set(COMMANDS)
+
+
+def test_classify(tmp_path):
+    need("demo", "mlxtend")
+    rows = figures(run(tmp_path, COMMANDS["classify.py"]))
+    ordinary, equivariant = rows["ordinary"], rows["equivariant"]
+    assert ordinary[0] == equivariant[0]  # weights
+    assert min(ordinary[1], equivariant[1]) > 75  # both learnt the trained heights
+    assert all(mine > other + 5 for mine, other in zip(equivariant[-3:], ordinary[-3:], strict=True))
+    assert all(0 <= one <= 100 for one in ordinary[1:] + equivariant[1:])
+
+
+def test_segment(tmp_path):
+    need("demo", "mlxtend")
+    need("plot", "matplotlib", "PIL")
+    rows = figures(run(tmp_path, COMMANDS["segment.py"]))
+    ordinary, equivariant = rows["ordinary"], rows["equivariant"]
+    assert ordinary[0] == equivariant[0]
+    assert min(ordinary[2], equivariant[2]) > 70
+    assert all(mine > other + 5 for mine, other in zip(equivariant[-3:], ordinary[-3:], strict=True))
+    from PIL import Image
+
+    with Image.open(tmp_path / "zeros.png") as picture:
+        assert len(picture.convert("L").getcolors()) > 50  # something is drawn
+
+
+def test_check_equivariance(tmp_path):
+    printed = run(tmp_path, COMMANDS["check_equivariance.py"])
+    rows = figures(printed)
+    assert len(rows) == 5
+    assert rows["ScaleLift2d"][1] < 1e-10
+    assert rows["attention of one's own"][1] < 1e-9
+    assert max(rows["network with ScaleBlurPool2d"]) < 0.02
+    plain = rows["nn.Conv2d, the same kernels"]
+    assert all(mine < other / 3 for mine, other in zip(rows["ScaleLift2d"], plain, strict=True))
+    strides, blurred = rows["network with strides"], rows["network with ScaleBlurPool2d"]
+    assert all(other > 10 * mine for mine, other in zip(blurred, strides, strict=True))
+    assert "nn.Conv2d: equivariance error" in printed
+
+
+def test_export_onnx(tmp_path):
+    need("onnx", "onnx", "onnxscript", "onnxruntime")
+    rows = figures(run(tmp_path, COMMANDS["export_onnx.py"]))
+    assert list(rows) == ["1 x 3 x 64 x 64", "4 x 3 x 96 x 128"]
+    for difference, *ratios in rows.values():
+        assert difference < 1e-5
+        assert len(ratios) == 2
+        assert min(ratios) > 0
+    assert (tmp_path / "network.onnx").stat().st_size > 100_000
+
+
+def first_scale(printed):
+    """How far the first scale of a converted network is from the original, and the place of the reduction."""
+    place, difference = re.findall(r"^scales are reduced (.+); the first differs .* by (\S+)$", printed, re.MULTILINE)[
+        0
+    ]
+    return place, float(difference)
+
+
+def test_convert_digits(tmp_path):
+    need("demo", "mlxtend")
+    printed = run(tmp_path, COMMANDS["convert.py"])
+    place, difference = first_scale(printed)
+    assert place == "after fc"
+    assert difference < 1e-5
+    rows = figures(printed)
+    assert min(row[0] for row in rows.values()) > 85
+    assert rows["converted"][-1] > rows["original"][-1] + 20
+    assert rows["converted, fine-tuned"][-1] > rows["original, fine-tuned"][-1] + 20
 
 
 @pytest.fixture
-def example():
+def convert():
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location(SCRIPT.stem, SCRIPT)
+    spec = importlib.util.spec_from_file_location("convert", FOLDER / "convert.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -35,98 +134,48 @@ def example():
 @pytest.fixture
 def pictures(tmp_path):
     """Options for a ResNet-18 with random weights, and two pictures of each of two classes, blue and red."""
-    image = pytest.importorskip("PIL.Image", reason="needs scale-disco[plot]")
+    need("plot", "PIL")
+    from PIL import Image
+
     weights, folder = tmp_path / "weights.pt", tmp_path / "pictures"
     torch.save(create_model("resnet18/cnn").state_dict(), weights)
     for name, colour in (("blue", (0, 0, 255)), ("red", (255, 0, 0))):
         (folder / name).mkdir(parents=True)
         for index in range(2):
-            image.new("RGB", (48 + index, 40), colour).save(folder / name / f"{index}.png")
-    named = {"--pretrained": weights, "--network": "resnet18", "--images": folder, "--side": 64, "--steps": 1}
+            Image.new("RGB", (48 + index, 40), colour).save(folder / name / f"{index}.png")
+    named = {"--pretrained": weights, "--network": "resnet18", "--images": folder, "--side": 32, "--steps": 1}
     return [str(word) for option in named.items() for word in option]
 
 
-def run(folder, *options):
-    return subprocess.run([sys.executable, SCRIPT, *options], cwd=folder, capture_output=True, text=True, timeout=600)
-
-
-def check_printed(printed, differences):
-    """Differences are of rounding, and every row of the table has its figures."""
-    found = re.findall(r"largest difference.*: (\S+), of values up to (\S+)", printed)
-    assert len(found) == differences
-    for difference, largest in found:
-        assert float(difference) <= 1e-5 * max(float(largest), 1)
-    rows = re.findall(r"^   (original.*?|converted: .*?) +(\d+\.\d(?: +\d+\.\d){4})$", printed, flags=re.MULTILINE)
-    assert len(rows) == 7  # original, four ways to convert, two fine-tuned
-    figures = {name: [float(one) for one in row.split()] for name, row in rows}
-    assert all(0 <= one <= 100 for row in figures.values() for one in row)
-    return figures
-
-
-def check_file(path, shape, classes):
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (answers,) = session.run(None, {"images": np.ones(shape, np.float32)})
-    assert answers.shape == (shape[0], classes)
-
-
-def test_digits(tmp_path):
-    pytest.importorskip("mlxtend", reason="needs scale-disco[demo]")
-    done = run(tmp_path, "--quick")
-    assert done.returncode == 0, done.stderr
-    figures = check_printed(done.stdout, differences=3)  # at the first scale, baked, exported
-    assert figures["original"][0] > 25  # it learnt something: chance is 10
-    check_file(tmp_path / "converted.onnx", (5, 1, 44, 52), classes=10)
-
-
-def test_pictures(example, pictures, tmp_path, capsys, monkeypatch):
-    def export(*given):  # the real one takes longer than all the rest
-        exported.append(given)
-        raise SystemExit
-
-    exported = []
-    monkeypatch.setattr(example, "export_onnx", export)
-    monkeypatch.setattr(sys, "argv", ["convert", *pictures, "--output", str(tmp_path / "some.onnx")])
-    with pytest.raises(SystemExit):
-        example.main()
-    converted, images, path = exported[0]
-    assert converted(images).shape == (2, 2)
-    assert path == tmp_path / "some.onnx"
+def test_convert_pictures(convert, pictures, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["convert", *pictures])
+    convert.main()
     printed = capsys.readouterr().out
-    assert "scales are reduced before avgpool" in printed
-    assert "scales are reduced after fc" in printed
-    check_printed(printed, differences=2)
+    place, difference = first_scale(printed)
+    assert place == "after fc"
+    assert difference < 1e-5
+    rows = figures(printed)
+    assert len(rows) == 4
+    assert all(one in (0, 50, 100) for row in rows.values() for one in row)  # of two images
 
 
-@pytest.mark.slow
-def test_pictures_to_onnx(pictures, tmp_path):
-    done = run(tmp_path, *pictures, "--output", "some.onnx")
-    assert done.returncode == 0, done.stderr
-    check_printed(done.stdout, differences=3)
-    check_file(tmp_path / "some.onnx", (5, 3, 72, 64), classes=2)
-
-
-def test_pictures_are_what_the_weights_want(example, pictures, monkeypatch):
-    monkeypatch.setattr(example, "all_steps", lambda task, *_: tasks.append(task))
-    tasks = []
-    for extra in ([], ["--caffe"]):
-        monkeypatch.setattr(sys, "argv", ["convert", *pictures, *extra])
-        example.main()
+def test_pictures_are_what_the_weights_want(convert, pictures):
     weights = torch.load(pictures[1])
-    red = [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225], [-103.939, -116.779, 255 - 123.68]
-    for task, pixel in zip(tasks, red, strict=True):
+    red = {False: [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225], True: [-103.939, -116.779, 255 - 123.68]}
+    for caffe, pixel in red.items():
+        given = convert.argparse.Namespace(pretrained=pictures[1], network="resnet18", caffe=caffe, side=32)
+        given.images = Path(pictures[5])
+        task = convert.pictures(given)
         assert torch.equal(task.network.layer4[0].conv1.weight, weights["layer4.0.conv1.weight"])
-        for images in (task.train, task.test):
-            assert images.drawn().shape == (2, 3, 64, 64)
-            assert images.drawn(2).shape == (2, 3, 128, 128)
-            for one in images.drawn()[images.labels == 1]:
-                torch.testing.assert_close(one, torch.tensor(pixel)[:, None, None].expand_as(one))
+        assert task.drawn(slice(task.tests)).shape == (2, 3, 32, 32)
+        assert task.drawn(slice(task.tests, None), 2).shape == (2, 3, 64, 64)
+        for one in task.drawn(slice(4))[task.labels == 1]:
+            torch.testing.assert_close(one, torch.tensor(pixel)[:, None, None].expand_as(one))
 
 
 @pytest.mark.parametrize("options", [["--pretrained", "timm"], ["--images", "."], ["--steps", "0"]], ids=str)
-def test_options_that_do_not_go_together(example, options, capsys, monkeypatch):
+def test_options_that_do_not_go_together(convert, options, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["convert", *options])
     with pytest.raises(SystemExit):
-        example.main()
+        convert.main()
     assert "--pretrained and --images go together, and --steps is at least 1" in capsys.readouterr().err
