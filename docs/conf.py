@@ -12,6 +12,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from docutils import nodes
+from sphinx.util.nodes import make_refnode
+
 import scale_disco
 
 project = "scale-disco"
@@ -59,8 +62,31 @@ nitpick_ignore_regex = [
 
 
 def setup(app: Any) -> None:
-    """Leave a page at the top of the site that leads to the first one."""
+    """Add the small things that Sphinx does not do by itself."""
+    app.connect("missing-reference", _by_last_name)
+    app.connect("doctree-read", _without_last_blank_line)
     app.connect("build-finished", _front_door)
+
+
+def _by_last_name(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """Link a name in quotes, such as `Scales`, where only one public thing has it."""
+    if node["refdomain"] != "py" or node["reftype"] != "obj" or not node["reftarget"].replace(".", "_").isidentifier():
+        return None
+    domain = env.domains.python_domain
+    found = domain.find_obj(env, None, None, node["reftarget"], None, searchmode=1)
+    own = [(name, entry) for name, entry in found if not entry.aliased]
+    if len(own) != 1:
+        return None
+    [(name, entry)] = own
+    return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, content, name)
+
+
+def _without_last_blank_line(app: Any, tree: nodes.document) -> None:
+    """Doctests end with a blank line before the fence; a reader need not see it."""
+    for block in tree.findall(nodes.literal_block):
+        text = block.astext().rstrip()
+        block.rawsource = text
+        block.children = [nodes.Text(text)]
 
 
 def _front_door(app: Any, error: Exception | None) -> None:

@@ -34,4 +34,4 @@ def _mathml(formula: str, display: str) -> str:
     unknown = re.search(r"<m[a-z]+>(\\[^<]*|&)</m", drawn)  # what it does not know is left as it was written
     if unknown:
         raise ExtensionError(f"cannot read {unknown[0]} in the formula {formula!r}")
-    return drawn
+    return drawn.replace("<mo>&#x02016;", '<mo stretchy="false">&#x02016;')  # bars of norms of one height
