@@ -25,7 +25,7 @@ language = "en"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
 root_doc = "docs/index"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-include_patterns = ["docs/**/*.md", "docs/**/*.rst", "docs/*.md", "results/*.md", "CHANGELOG.md"]
+include_patterns = ["docs/**/*.md", "docs/**/*.rst", "docs/*.md", "results/*.md", "examples/README.md", "CHANGELOG.md"]
 exclude_patterns = [".*", "build", "dist", "data", "runs", "src", "tests", "quickstart"]
 
 html_theme = "furo"
