@@ -172,7 +172,7 @@ def test_foreign_bases_must_fit_the_setting(tmp_path, capsys):
         (["bench", "--repeats", "0"], "--repeats must be at least 1, got 0"),
         (["bench", "--threads", "0"], "--threads must be at least 1, got 0"),
         (["bench", "--model", "disco"], "create_model: expected one of mnist/cnn"),
-        (["bench", "--model", "mnist/disco", "--side", "9"], "--model goes with --batch, --repeats and --threads only"),
+        (["bench", "--model", "mnist/disco", "--side", "9"], "--model times a whole network: leave out --side"),
         (["bench", "--batch", "0"], "--batch must be at least 1, got 0"),
         (["bench", "--channels", "3", "0"], "--channels must be at least 1, got [3, 0]"),
         (["bench", "--batch", "2", "--only", "layers"], "leave it out with a layer of your own"),

@@ -142,9 +142,14 @@ def test_remarks_are_made_without_quiet(tmp_path, capsys):
 
 def test_threads_count_for_one_command(monkeypatch):
     seen = []
-    monkeypatch.setattr(cli_equivariance, "_bases", lambda *_: seen.append(torch.get_num_threads()) or {})
+
+    def pictures(*_, **__):
+        seen.append(torch.get_num_threads())
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr(cli_equivariance, "pictures", pictures)
     before = torch.get_num_threads()
-    main(["equivariance", "--threads", str(before + 1)])
+    assert main(["equivariance", "--threads", str(before + 1)]) == 1
     assert seen == [before + 1]
     assert torch.get_num_threads() == before
 

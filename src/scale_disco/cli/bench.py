@@ -29,10 +29,10 @@ from ..bench import (
     network_steps,
 )
 from ..files import check_writable, written_atomically
-from ..models import list_models
 from ..plots import check_picture, plot_growth, save_figure
 from ..report import provenance, table
 from ..scales import Scales
+from ..training.recipe import MODELS
 from .terminal import (
     Progress,
     add_command,
@@ -80,7 +80,7 @@ def add(commands: Any) -> None:
     )
     bench.add_argument("--only", nargs="+", choices=_PARTS, metavar="PART", help=f"some of: {', '.join(_PARTS)}")
     model = bench.add_argument("--model", metavar="NAME", help="a network of the zoo instead, such as mnist/disco")
-    suggest(model, list_models("mnist"))
+    suggest(model, MODELS)
     layer = bench.add_argument_group("a layer of your own, timed instead of those of the paper")
     layer.add_argument("--batch", type=int, help=f"images (default {_LAYER['batch']})")
     layer.add_argument("--channels", type=int, nargs=2, metavar=("IN", "OUT"), help="channels (default 32 32)")
@@ -126,9 +126,9 @@ def run(options: argparse.Namespace) -> None:
 def _cases(options: argparse.Namespace) -> list[Case]:
     own = {name: getattr(options, name) for name in _LAYER if getattr(options, name) is not None}
     if options.model:
-        others = (options.only, options.scales, options.step, options.count)
-        if own.keys() - {"batch"} or any(other is not None for other in others):
-            raise ValueError("--model goes with --batch, --repeats and --threads only")
+        for name in (*_LAYER, "only", "scales", "step", "count"):
+            if name != "batch" and getattr(options, name) is not None:
+                raise ValueError(f"--model times a whole network: leave out --{name.replace('_', '-')}")
         batch = _at_least_one("batch", own.get("batch", _LAYER["batch"]))
         steps = partial(model_steps, options.model, batch=batch)
         return [_case("network", backward, {f"{options.model}, B{batch}": steps}) for backward in _PASSES]
