@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import pytest
 
 from scale_disco.cli import main, parsers
-from scale_disco.cli.completion import arguments_of
+from scale_disco.cli.completion import arguments_of, bash
 from scale_disco.models import list_models
 
 # What is typed, some words that must be offered at its end, and some that must not.
@@ -77,6 +78,16 @@ def test_bash_registers_and_takes_equal_signs(shell, capsys):
     program += "COMP_WORDS=(disco basis --solver = ''); COMP_CWORD=4; _disco; echo ${COMPREPLY[@]}\n"
     program += "COMP_WORDS=(disco basis --solver =); COMP_CWORD=3; _disco; echo ${COMPREPLY[@]}\n"
     assert shell("bash", program).splitlines() == ["complete -F _disco disco", "exact gradient", "exact gradient"]
+
+
+def test_bash_counts_positional_arguments(shell):
+    parser = argparse.ArgumentParser()
+    for name, words in (("first", ["a", "b"]), ("second", ["c", "d"])):
+        parser.add_argument(name, choices=words)
+    program = bash({"do": parser})
+    for words in ("''", "a ''", "a c ''"):
+        program += f"COMP_WORDS=(disco do {words}); COMP_CWORD={2 + words.count(' ')}; _disco; echo ${{COMPREPLY[@]}}\n"
+    assert shell("bash", program).splitlines() == ["a b", "c d", "-h --help"]
 
 
 @pytest.mark.parametrize("case", CURSORS)

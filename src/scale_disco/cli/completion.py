@@ -11,13 +11,14 @@ from typing import Any
 from .terminal import add_command, show
 
 _EXAMPLES = """\
-  disco completion bash >> ~/.bash_completion
+  disco completion bash > ~/.local/share/bash-completion/completions/disco
   disco completion zsh > ~/.zsh/completions/_disco
   disco completion fish > ~/.config/fish/completions/disco.fish
 
-Start a new shell afterwards. In bash `eval "$(disco completion bash)"` tries it out at once. zsh looks in the folders
-of its fpath: have `fpath=(~/.zsh/completions $fpath); autoload -U compinit; compinit` in ~/.zshrc. The script knows
-this version of disco; write it anew after an update.
+Make the folder if it is missing, and start a new shell afterwards. bash looks there if the package bash-completion is
+installed; without it, write the script to any file and `source` that in ~/.bashrc. zsh looks in the folders of its
+fpath: have `fpath=(~/.zsh/completions $fpath); autoload -U compinit; compinit` in ~/.zshrc. The script knows this
+version of disco; write it anew after an update.
 """
 
 

@@ -137,7 +137,7 @@ def chosen_device(options: argparse.Namespace) -> torch.device:
     """The device that --device names, if this machine has it."""
     name, there = options.device, devices()
     if name not in there and name not in {device.split(":")[0] for device in there}:
-        raise ValueError(f"--device must be one of {', '.join(there)} on this machine, got {name!r}")
+        raise ValueError(f"--device must be one that this machine has ({', '.join(there)}), got {name!r}")
     return torch.device(name)
 
 

@@ -42,7 +42,11 @@ def add(commands: Any) -> None:
     suggest(checkpoint, ["best", "last"])
     test.add_argument("--limit", type=int, metavar="N", help="test images at most (default: all)")
     test.add_argument(
-        "--outside", type=int, default=2000, metavar="N", help="digits on either side of the training range"
+        "--outside",
+        type=int,
+        default=2000,
+        metavar="N",
+        help="digits on either side of the training range (default 2000)",
     )
     add_device(test)
     add_report(test)
