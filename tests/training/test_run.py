@@ -134,7 +134,7 @@ def test_two_processes_learn_what_one_does(data, tmp_path):
 
 ERRORS = {
     "unknown model": (["--model", "mnist/none"], "--model must be one of mnist/cnn"),
-    "unknown recipe": (["--recipe", "slow"], "--recipe must be one of paper, fast, got 'slow'"),
+    "unknown recipe": (["--recipe", "slow"], "--recipe must be one of paper, fast, quick, got 'slow'"),
     "unknown split": (["--split", "6"], "--split must be one of 0, 1"),
     "zero epochs": (["--epochs", "0"], "--epochs must be at least 1, got 0"),
     "no devices": (["--devices", "0"], "--devices must be at least 1, got 0"),
