@@ -42,7 +42,7 @@ SMALL = {
     "completion": [],
     "data": [],
     "equivariance": ["--limit", "2", "--channels", "4"],
-    "quickstart": [],
+    "quickstart": ["--seeds", "1", "--epochs", "1", "--limit", "100", "--threads", "1"],
     "table": [],
     "test": ["--limit", "8", "--outside", "4", "--threads", "1"],
     "train": ["--split", "mini", "--limit", "16", "--epochs", "1", "--threads", "1"],
