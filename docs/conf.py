@@ -70,10 +70,13 @@ def setup(app: Any) -> None:
 
 def _by_last_name(app: Any, env: Any, node: Any, content: Any) -> Any:
     """Link a name in quotes, such as `Scales`, where only one public thing has it."""
-    if node["refdomain"] != "py" or node["reftype"] != "obj" or not node["reftarget"].replace(".", "_").isidentifier():
+    name = node["reftarget"]
+    if (node["refdomain"], node["reftype"]) != ("py", "obj") or not name.replace(".", "_").isidentifier():
+        return None
+    if name.isalpha() and name.islower() and name not in scale_disco.__all__:  # an ordinary word, such as `train`
         return None
     domain = env.domains.python_domain
-    found = domain.find_obj(env, None, None, node["reftarget"], None, searchmode=1)
+    found = domain.find_obj(env, None, None, name, None, searchmode=1)
     own = [(name, entry) for name, entry in found if not entry.aliased]
     if len(own) != 1:
         return None
