@@ -7,8 +7,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-slow check docs format clean
 
-demo: .venv/ready  ## equivariance error of every basis on bundled photographs
-	$(BIN)/disco equivariance
+demo: .venv/ready  ## everything once, in minutes, and a report for the browser
+	$(BIN)/disco quickstart
 
 test: .venv/ready  ## the test suite
 	$(BIN)/python -m pytest

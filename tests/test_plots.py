@@ -21,8 +21,11 @@ def test_basis_is_drawn_scale_by_scale():
 
 def test_errors_are_bars_and_exact_bases_have_none(tmp_path):
     pytest.importorskip("matplotlib")
-    figure = plot_errors({"DISCO": 0.01, "Hermite": 0.1, "exact": 0.0}, "errors")
-    assert [bar.get_width() for bar in figure.axes[0].patches] == [0.0, 0.1, 0.01]
+    errors = {"DISCO": {"photos": 0.01, "digits": 0.02}, "Hermite": {"photos": 0.1, "digits": 0.3}, "exact": {}}
+    figure = plot_errors(errors, {"DISCO": 67, "Hermite": 83, "exact": 27}, "errors")
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [0.0, 0.1, 0.01, 0.0, 0.3, 0.02]
+    assert [bar.get_width() for bar in figure.axes[1].patches] == [27, 83, 67]
+    assert "dark: photos, light: digits" in figure.get_suptitle()
     save_figure(figure, tmp_path / "errors.svg")
     assert (tmp_path / "errors.svg").read_text().startswith("<?xml")
 
@@ -32,11 +35,11 @@ def test_a_picture_that_cannot_be_drawn_is_refused(name, tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "folder").mkdir()
     with pytest.raises((ValueError, OSError), match=r"cannot (draw|write)"):
-        save_figure(plot_errors({"a": 1.0}, "errors"), tmp_path / name)
+        save_figure(plot_errors({"a": {"photos": 1.0}}, {"a": 9}, "errors"), tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 def test_a_missing_matplotlib_is_answered_with_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r'pip install "scale-disco\[plot\]"'):
-        plot_errors({"a": 1.0}, "errors")
+        plot_errors({"a": {"photos": 1.0}}, {"a": 9}, "errors")

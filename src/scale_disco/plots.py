@@ -1,4 +1,4 @@
-"""Pictures of bases and errors. Needs matplotlib, the extra `plot`."""
+"""Pictures of bases, errors and costs. Needs matplotlib, the extra `plot`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plot_basis(basis: Basis) -> Figure:
         dense, aspect = dense[..., None, :], "auto"
     picked = torch.linspace(0, basis.num_functions - 1, min(_SHOWN, basis.num_functions)).round().long().tolist()
     limit = float(dense[picked].abs().max())
-    figure = figure_class(figsize=(1.25 * len(picked) + 2.2, 1.35 * len(basis.scales) + 0.8), layout="constrained")
+    figure = figure_class(figsize=(0.62 * len(picked) + 2.2, 0.72 * len(basis.scales) + 0.7), layout="constrained")
     axes = figure.subplots(len(basis.scales), len(picked), squeeze=False)
     image = None
     for k, (scale, stencil) in enumerate(zip(basis.scales, basis.stencils, strict=True)):
@@ -40,31 +40,58 @@ def plot_basis(basis: Basis) -> Figure:
             axis.set(xticks=[], yticks=[])
             if k == 0:
                 axis.set_title(f"{function}", fontsize=9)
-        note = f", dilation {stencil.dilation}" if stencil.dilation > 1 else ""
+        note = f"\ndilation {stencil.dilation}" if stencil.dilation > 1 else ""
         taps = " x ".join([str(stencil.side)] * basis.spatial_dims)
-        axes[k][0].set_ylabel(f"scale {scale:.4g}\n{taps} taps{note}", fontsize=8)
+        label = f"scale {scale:.4g}\n{taps} taps{note}"
+        axes[k][0].set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center")
     if image is not None:
         figure.colorbar(image, ax=list(axes.flat), shrink=0.8)
     figure.suptitle(f"Basis functions of a {basis.kernel_size}-pixel kernel at {len(basis.scales)} scales", fontsize=10)
     return figure
 
 
-def plot_errors(errors: Mapping[str, float], title: str) -> Figure:
-    """A bar per basis, errors on a logarithmic axis; an exact basis has no bar."""
-    figure = _figure_class()(figsize=(7, 0.45 * len(errors) + 1.3), layout="constrained")
-    axis = figure.subplots()
+def plot_errors(errors: Mapping[str, Mapping[str, float]], taps: Mapping[str, int], title: str) -> Figure:
+    """Error and cost of every basis, side by side; an exact basis has no bar.
+
+    Args:
+        errors: By basis, then by the images it was measured on; on a logarithmic axis.
+        taps: Multiplications per output pixel of every basis.
+        title: Of the figure.
+    """
     names = list(errors)[::-1]
-    values = [errors[name] for name in names]
-    bars = axis.barh(names, values, color=["#1f6f8b" if name.startswith("DISCO") else "#b8b8b8" for name in names])
-    axis.bar_label(bars, [f"{value:.2g}" for value in values], padding=4, fontsize=9)
-    shown = [value for value in values if value > 0]
+    sources = list(dict.fromkeys(source for row in errors.values() for source in row))
+    figure = _figure_class()(figsize=(7, (0.3 + 0.22 * len(sources)) * len(names) + 1.4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1.4))
+    thickness = 0.8 / len(sources)
+    for place, source in enumerate(sources):
+        values = [errors[name].get(source, 0.0) for name in names]
+        rows = [row + thickness * ((len(sources) - 1) / 2 - place) for row in range(len(names))]
+        bars = left.barh(rows, values, 0.9 * thickness, color=[_colour(name, place) for name in names])
+        left.bar_label(bars, [f"{value:.2g}" for value in values], padding=3, fontsize=8)
+    shown = [value for row in errors.values() for value in row.values() if value > 0]
     if shown:
-        axis.set_xscale("log")
-        axis.set_xlim(min(shown) / 3, max(shown) * 3)
-    axis.set_xlabel("equivariance error (Eq. 14), lower is better")
-    axis.set_title(title, fontsize=10)
-    axis.spines[["top", "right"]].set_visible(False)
+        left.set_xscale("log")
+        left.set_xlim(min(shown) / 3, max(shown) * 6)
+    left.set_xlabel("equivariance error (Eq. 14)", fontsize=9)
+    bars = right.barh(
+        range(len(names)), [taps[name] for name in names], 0.72, color=[_colour(name, 0) for name in names]
+    )
+    right.bar_label(bars, [str(taps[name]) for name in names], padding=3, fontsize=8)
+    right.set_xlim(0, 1.3 * max(taps.values()))
+    right.set_xlabel("cost: taps per output pixel", fontsize=9)
+    left.set_yticks(range(len(names)), names)
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(axis="y", length=0)
+    shades = f"dark: {sources[0]}, light: {sources[1]}; " if len(sources) == 2 else ""
+    figure.suptitle(f"{title}\n{shades}lower is better", fontsize=10)
     return figure
+
+
+def _colour(name: str, place: int) -> str:
+    """Of a bar: ours stand out, further images are lighter."""
+    dark, light = ("#1f6f8b", "#8fc1d3") if name.startswith("DISCO") else ("#8a8a8a", "#cfcfcf")
+    return light if place else dark
 
 
 def plot_growth(growth: Mapping[str, Mapping[int, float]]) -> Figure:

@@ -14,11 +14,12 @@ from types import ModuleType
 from typing import Any
 
 from .. import __version__
-from . import basis, bench, completion, data, equivariance, table, test, train
+from . import basis, bench, completion, data, equivariance, quickstart, table, test, train
 from .terminal import Parser, UsageError, manners
 
 # A new command joins by its module's name here.
 _GROUPS: dict[str, tuple[ModuleType, ...]] = {
+    "start": (quickstart,),
     "kernels": (basis, equivariance, bench),
     "experiments": (data, train, test, table),
     "shell": (completion,),

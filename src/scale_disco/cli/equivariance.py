@@ -10,15 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..basis import (
-    Basis,
-    BSplineBasis,
-    DiscreteBasis,
-    FourierBesselBasis,
-    HermiteBasis,
-    LogRadialBasis,
-    hermite_mixing_preset,
-)
+from ..basis import Basis, hermite_mixing_preset
+from ..basis.paper import SETTINGS, compared_bases
 from ..data.pictures import pictures
 from ..equivariance import basis_error
 from ..files import check_writable
@@ -50,14 +43,6 @@ _EXAMPLES = """\
 """
 
 
-# The paper's settings: scales of MNIST-scale without and with augmentation, and of STL-10.
-_SETTINGS = {
-    "mnist": Scales.geometric(2 ** (1 / 3), 4),
-    "mnist+": Scales.geometric(2 ** (1 / 3), 4),
-    "stl10": Scales.geometric(2**0.5, 3),
-}
-
-
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     equivariance = add_command(
@@ -66,7 +51,7 @@ def add(commands: Any) -> None:
     equivariance.add_argument(
         "--setting",
         default="mnist",
-        choices=sorted(_SETTINGS),
+        choices=sorted(SETTINGS),
         help="kernel size and scales of the paper's experiment (default mnist: 7x7, four scales 2^(i/3))",
     )
     images = equivariance.add_argument(
@@ -98,25 +83,6 @@ def add(commands: Any) -> None:
     add_plot(equivariance, "the errors")
 
 
-def _bases(setting: str, operator: dict[str, Any]) -> dict[str, Basis]:
-    """The bases that the paper compares in a setting, the discrete ones mixed as in the authors' networks."""
-
-    def disco(prior: str) -> Basis:
-        basis = DiscreteBasis(3 if setting == "stl10" else 7, _SETTINGS[setting], prior=prior, **operator)
-        return basis.mix(hermite_mixing_preset(setting)).normalized()
-
-    bases = {
-        "DISCO": disco("image"),
-        "DISCO, white-noise prior": disco("white"),
-        "Hermite": HermiteBasis.preset(setting),
-    }
-    if setting != "stl10":
-        bases["Fourier-Bessel"] = FourierBesselBasis.preset(setting)
-        bases["B-spline"] = BSplineBasis.preset(setting)
-        bases["log-radial"] = LogRadialBasis.preset(setting)
-    return bases
-
-
 def run(options: argparse.Namespace) -> None:
     """Measure, print and draw."""
     if options.plot:
@@ -126,11 +92,11 @@ def run(options: argparse.Namespace) -> None:
     device = chosen_device(options)
     if options.channels < 1:
         raise ValueError(f"--channels must be at least 1, got {options.channels}")
-    scales = _SETTINGS[options.setting]
+    scales = SETTINGS[options.setting]
     operator = {"mode": options.mode, "antialias": options.antialias}
     errors: dict[str, float] = {}
     with Progress("measuring") as progress:
-        bases = _bases(options.setting, operator)
+        bases = compared_bases(options.setting, **operator)
         for path in options.also:
             name = path.stem if path.stem not in bases else str(path)
             bases[name] = _foreign(path, scales, options.setting)
@@ -177,7 +143,8 @@ def run(options: argparse.Namespace) -> None:
         write_report(options.out, "Equivariance error", text, document, command=options.call)
     if options.plot:
         title = f"{options.setting} setting on {len(images)} images ({Path(str(options.images)).name})"
-        save_figure(plot_errors(errors, title), options.plot)
+        by_basis = {name: {options.images: error} for name, error in errors.items()}
+        save_figure(plot_errors(by_basis, document["taps"], title), options.plot)
         say(f"drawn {options.plot}")
 
 

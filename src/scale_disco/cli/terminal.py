@@ -22,6 +22,7 @@ from ..files import write
 from ..report import machine, provenance, today, versions
 from ..scales import Scales
 
+_BAR = 24  # characters of a progress bar
 PATIENCE = 2.0  # seconds after which a waiting user sees progress
 
 _quiet = False  # whether the command that runs was asked to be
@@ -245,11 +246,10 @@ class Progress:
             wait = 0.5 if terminal else 10.0
             elapsed = time.monotonic() - self.start
             left = f", {elapsed / self.part - elapsed:.0f} s left" if self.part else ""
-            line = (
-                f"{self.label}: {self.part:.0%}, {elapsed:.0f} s{left}"
-                if self.part
-                else f"{self.label}: {elapsed:.0f} s"
-            )
+            part = f"{self.part:.0%}, " if self.part else ""
+            if terminal and self.part:
+                part = f"{'█' * round(_BAR * self.part):░<{_BAR}} {part}"
+            line = f"{self.label}: {part}{elapsed:.0f} s{left}"
             print(f"\r\033[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
         if terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)

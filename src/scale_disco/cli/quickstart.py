@@ -1,0 +1,60 @@
+"""`disco quickstart`: everything once, in minutes, and a report for the browser."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from ..quickstart import REPORT, Plan, quickstart
+from .terminal import Progress, add_command, add_device, add_out, add_seed, chosen_device, say, show
+
+_EXAMPLES = """\
+  disco quickstart
+  disco quickstart --out first-look --seeds 1
+  disco quickstart --seeds 5 --threads 8
+"""
+
+_MOST_PROCESSES = 4  # without --threads: each holds half a gigabyte
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = add_command(
+        commands, "quickstart", run, "measure everything once in minutes, and write a report", _EXAMPLES
+    )
+    add_out(
+        parser, "the report and all runs into this folder (default quickstart)", folder=True, default=Path("quickstart")
+    )
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="networks of each kind to train (default 3)")
+    add_seed(parser, "the first of them")
+    parser.add_argument("--epochs", type=int, metavar="N", help="another number of epochs (default 6)")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="training images at most, for trials (default all 2,500)"
+    )
+    add_device(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure and write; Ctrl-C leaves a report of what is done, and the same command goes on."""
+    if options.seeds < 1:
+        raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
+    device = chosen_device(options)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    plan = Plan(
+        options.out,
+        seeds=tuple(range(options.seed, options.seed + options.seeds)),
+        epochs=options.epochs,
+        limit=options.limit,
+        processes=options.threads or (min(cores, _MOST_PROCESSES) if device.type == "cpu" else 1),
+        device=str(device),
+    )
+    path = options.out / REPORT
+    try:
+        found = quickstart(plan, watch=Progress, say=say)
+    except KeyboardInterrupt:
+        if path.is_file():
+            say(f"\nwhat is done so far is in {path}; the same command goes on")
+        raise
+    show(options, found, f"The report is {path}: open it in a browser.")

@@ -1,0 +1,221 @@
+"""What the quickstart found, in words and pictures: every figure comes from the measured document."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..basis import DiscreteBasis
+from ..bench import BARE, DENSE, OURS
+from ..data.mnist_scale import FACTORS
+from ..page import Picture, Section, Table, page
+from ..plots import Range, plot_basis, plot_error_over_scale, plot_errors, plot_growth
+from ..report import deviation
+from ..scales import Scales
+
+BASIS = (3, Scales.geometric(2**0.5, 3))
+DOING = {
+    "basis": "solving a basis",
+    "equivariance": "measuring equivariance",
+    "speed": "timing layers",
+    "networks": "training networks",
+}
+_TITLES = {
+    "basis": "A basis",
+    "equivariance": "Equivariance error",
+    "speed": "Speed",
+    "networks": "Seen and unseen scales",
+}
+
+
+def findings(found: Mapping[str, Any]) -> dict[str, str]:
+    """A sentence for every step that has been done."""
+    told = {}
+    if solved := found.get("basis"):
+        told["basis"] = (
+            f"The stencils of 3x3 kernels at scales 1, sqrt 2 and 2 were solved in {solved['milliseconds']:.0f} ms."
+        )
+    if measured := found.get("equivariance"):
+        best, other = _two_best(measured["errors"], "photographs")
+        told["equivariance"] = (
+            f"On photographs {best[0]} has an equivariance error of {best[1]:.2g}; the next best basis, {other[0]}, "
+            f"has {other[1]:.2g}, {other[1] / best[1]:.0f} times as much."
+        )
+    if timed := found.get("speed"):
+        ratios = sorted(row["dense / ours"] for row in timed["layers"])
+        told["speed"] = (
+            f"The same layers on dense kernels, the authors' packing, take {ratios[0]:.1f} and {ratios[-1]:.1f} times "
+            f"as long as ours."
+        )
+    if networks := found.get("networks"):
+        means = {name: statistics.mean(one["unseen"]) for name, one in networks.items()}
+        best_name = min(means, key=lambda name: means[name])
+        others = ", ".join(f"{name} {mean:.1%}" for name, mean in means.items() if name != best_name)
+        told["networks"] = (
+            f"At scales not seen in training {best_name} errs on {means[best_name]:.1%} of the digits"
+            + (f", {others}." if others else ".")
+        )
+    return told
+
+
+def report(found: Mapping[str, Any], out: Path) -> str:
+    """The page."""
+    told = findings(found)
+    parts = {"basis": _basis, "equivariance": _equivariance, "speed": _speed, "networks": _networks}
+    sections = [
+        part(found, told[name], out)
+        if name in told
+        else Section(_TITLES[name], "Not measured yet.", commands=[f"disco quickstart --out {out}"])
+        for name, part in parts.items()
+    ]
+    sections.append(_next())
+    lead = "Kernels that commute with rescaling, measured on this machine" + (
+        "." if found["complete"] else ": a part of it. The same command goes on from here."
+    )
+    made = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return page(
+        "scale-disco, a first look",
+        lead,
+        sections,
+        foot=[
+            f"disco quickstart, {found['date']}, {found['seconds']:.0f} s so far."
+            if not found["complete"]
+            else f"disco quickstart, {found['date']}, {found['seconds']:.0f} s.",
+            f"{found['machine']}; {made}.",
+            "All figures are in report.json beside this page.",
+        ],
+    )
+
+
+def _basis(found: Mapping[str, Any], told: str, out: Path) -> Section:
+    solved = found["basis"]
+    alt = "Nine basis functions at three scales: single pixels, their optimal enlargement, their dilation"
+    return Section(
+        _TITLES["basis"],
+        f"{told} Each column is one pixel of the kernel: at scale 2 it is moved apart, which is exact; at sqrt 2, "
+        "where nothing is exact, it is spread in the optimal way.",
+        [Picture(plot_basis(DiscreteBasis(*BASIS)), alt)],
+        ["disco basis --kernel-size 7 --step '2^(1/3)' --count 4 --plot basis.png"],
+        [
+            f"{solved['taps']} taps in all; predicted equivariance error {solved['predicted error']:.2g} for images of "
+            "the default prior."
+        ],
+    )
+
+
+def _equivariance(found: Mapping[str, Any], told: str, out: Path) -> Section:
+    measured = found["equivariance"]
+    errors, taps = measured["errors"], measured["taps"]
+    sources = list(measured["images"])
+    rows = [[name, *(f"{errors[name][source]:.4f}" for source in sources), str(taps[name])] for name in errors]
+    order = list(errors)
+    best = order.index(_two_best(errors, sources[0])[0][0])
+    images = " and ".join(f"{count} {source}" for source, count in measured["images"].items())
+    return Section(
+        _TITLES["equivariance"],
+        f"{told} It says how far convolving a shrunken image is from shrinking the convolved one; 0 would be perfect.",
+        [
+            Picture(
+                plot_errors(errors, taps, f"7x7 kernels at four scales, {images}"),
+                "Bars of equivariance error and of taps for six bases",
+            ),
+            Table(["basis", *sources, "taps"], rows, best),
+        ],
+        ["disco equivariance --images my/photos --plot errors.png", "disco equivariance --setting stl10"],
+        ["Random kernels of each basis, 7x7 pixels, scales 1, 2^(1/3), 2^(2/3), 2; Eq. 14 of the paper."],
+    )
+
+
+def _speed(found: Mapping[str, Any], told: str, out: Path) -> Section:
+    timed = found["speed"]
+    growth = {name: {int(n): row[name] for n, row in timed["growth"].items()} for name in (OURS, DENSE, BARE)}
+    rows = [[row["layer"], f"{row['dense / ours']:.2f}", f"{row['ours / bare']:.2f}"] for row in timed["layers"]]
+    return Section(
+        _TITLES["speed"],
+        f"{told} With more scales the gap widens: each scale of ours is one plain convolution with a small kernel, "
+        "so that cost grows with their number, not with the square of the largest.",
+        [
+            Picture(plot_growth(growth), "Seconds over the number of scales: ours is nearly as fast as bare calls"),
+            Table(["layer", "dense / ours", "ours / bare"], rows),
+        ],
+        ["disco bench --batch 8 --channels 64 64 --side 56 --scales 1 2^0.5 2", "disco bench"],
+        [
+            "Forward and backward on one thread, contenders in turns, medians of three rounds. Bare are the very "
+            "convolutions that ours runs and nothing else."
+        ],
+    )
+
+
+def _networks(found: Mapping[str, Any], told: str, out: Path) -> Section:
+    networks = found["networks"]
+    rows = [
+        [
+            name,
+            *(_spread(one[kind]) for kind in ("seen", "larger", "smaller", "unseen")),
+            str(len(one["seen"])),
+            f"{one['parameters']:,}",
+        ]
+        for name, one in networks.items()
+    ]
+    means = {name: statistics.mean(one["unseen"]) for name, one in networks.items()}
+    best = list(networks).index(min(means, key=lambda name: means[name]))
+    curves = {
+        name: [
+            Range(kind, low, high, errors / images, deviation(errors, images))
+            for kind, low, high, errors, images in one["curve"]
+        ]
+        for name, one in networks.items()
+    }
+    notes = [
+        f"Trained for {found['epochs']} epochs on {found['training images']:,} digits shrunk by 0.3 to 1, "
+        "tested on 1,500 others of these sizes (seen), 500 enlarged by 1 to 2 and 500 shrunk to 0.15 to 0.3 (unseen: "
+        "the mean of both). The networks differ in their kernels only. Mean and deviation over seeds.",
+        "Digits at 0.15 are four pixels high: all networks fail there.",
+    ]
+    if found.get("reused"):
+        notes.append(
+            f"{found['reused']} of these networks were trained by an earlier call; delete {out / 'runs'} to train anew."
+        )
+    return Section(
+        _TITLES["networks"],
+        f"{told} The shaded scales were seen in training; the more exactly kernels follow the scale, the longer a line "
+        "should stay low to the right of them.",
+        [
+            Picture(
+                plot_error_over_scale(curves, FACTORS),
+                "Error over the scale of digits, a line for each of three networks",
+            ),
+            Table(["network", "seen", "larger", "smaller", "unseen", "seeds", "parameters"], rows, best),
+        ],
+        [
+            f"disco test {out / 'runs' / 'digits-disco-0'} --plot scales.png",
+            f"disco table mnist-scale {out / 'runs'}",
+            "disco data mnist-scale --split 0 --download",
+            "disco train mnist-scale --model mnist/disco --split 0 --out runs/disco",
+        ],
+        notes,
+    )
+
+
+def _next() -> Section:
+    return Section(
+        "Your own network",
+        "A convolutional network that is trained already becomes scale-equivariant in one line, with its weights: "
+        "from scale_disco import to_scale_equivariant; net = to_scale_equivariant(cnn, scales=(1, 2 ** 0.5, 2)).",
+        commands=["python examples/convert.py", "make docs"],
+    )
+
+
+def _two_best(errors: Mapping[str, Mapping[str, float]], source: str) -> list[tuple[str, float]]:
+    """The basis with the lowest error, and the next of another kind."""
+    ranked = sorted(((name, row[source]) for name, row in errors.items()), key=lambda pair: pair[1])
+    family = ranked[0][0].split(",")[0]
+    return [ranked[0], next(pair for pair in ranked if pair[0].split(",")[0] != family)]
+
+
+def _spread(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.1%}"
+    return f"{100 * statistics.mean(values):.1f} ± {100 * statistics.stdev(values):.1f} %"
