@@ -1,4 +1,4 @@
-"""Draw the pictures of the documentation; every number in them is computed here.
+"""Draw the pictures of the documentation; every number in them is computed here, or read from results/.
 
     python docs/pictures.py            # all of them, into docs/
     python docs/pictures.py --only square --out /tmp
@@ -21,6 +21,7 @@ from scale_disco import Basis, DiscreteBasis, HermiteBasis, Scales, Stencil, res
 from scale_disco.data.pictures import photos
 from scale_disco.equivariance import basis_error
 from scale_disco.nn import ScaleConv2d, ScaleLift2d
+from scale_disco.plots import plot_errors
 
 DISCO, OTHER, DARK = "#1f6f8b", "#c0392b", "#333333"
 WIDTH = 5.0  # inches; with letters of 9 points it can be read on a phone
@@ -419,7 +420,28 @@ def draw_scene(quick: bool) -> Any:
     return figure
 
 
+def draw_front(quick: bool) -> Any:
+    """Error and cost of every basis, from the table of results/equivariance.md."""
+    errors: dict[str, dict[str, float]] = {}
+    costs: dict[str, int] = {}
+    for row in ("DISCO", "DISCO as released", "Hermite", "Fourier-Bessel", "B-spline", "log-radial"):
+        digits, photos, cost = measured_row(row)
+        name = row.replace(" as released", ", the authors'")
+        errors[name] = {"photographs": photos, "digits": digits}
+        costs[name] = cost
+    return plot_errors(errors, costs, "7x7 kernels at scales 1, 2^(1/3), 2^(2/3), 2")
+
+
+def measured_row(name: str) -> tuple[float, float, int]:
+    """Errors on digits and photographs, and taps, of a basis; from the first table that was measured."""
+    table = (Path(__file__).parents[1] / "results" / "equivariance.md").read_text()
+    row = next(line for line in table.splitlines() if line.startswith(f"| {name} "))
+    digits, photos, cost = (cell.split()[0] for cell in row.split("|")[2:5])
+    return float(digits), float(photos), int(cost)
+
+
 PICTURES: dict[str, Callable[[bool], Any]] = {
+    "front": draw_front,
     "axis": draw_axis,
     "square": draw_square,
     "dilation": draw_dilation,

@@ -27,7 +27,7 @@ def pillow():
     return pytest.importorskip("PIL.Image", reason="needs scale-disco[plot]")
 
 
-@pytest.mark.parametrize("name", ["axis", "square", "dilation", "optimum", "cost", "tracking", "scene"])
+@pytest.mark.parametrize("name", ["front", "axis", "square", "dilation", "optimum", "cost", "tracking", "scene"])
 def test_drawn(drawing, pillow, name, tmp_path):
     drawing.main(["--quick", "--only", name, "--out", str(tmp_path)])
     with pillow.open(tmp_path / f"{name}.png") as new, pillow.open(DOCS / f"{name}.png") as kept:
@@ -37,10 +37,10 @@ def test_drawn(drawing, pillow, name, tmp_path):
 
 
 def test_every_picture_is_tested_and_used(drawing):
-    assert set(drawing.PICTURES) == {"axis", "square", "dilation", "optimum", "cost", "tracking", "scene"}
-    pages = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    assert set(drawing.PICTURES) == {"front", "axis", "square", "dilation", "optimum", "cost", "tracking", "scene"}
+    pages = "".join(page.read_text() for page in (*DOCS.glob("*.md"), DOCS.parent / "README.md"))
     for name in drawing.PICTURES:
-        assert f"]({name}.png)" in pages
+        assert f"]({name}.png)" in pages or f"](docs/{name}.png)" in pages
 
 
 def test_square_closes_for_disco(drawing):

@@ -60,7 +60,7 @@ def plot_errors(errors: Mapping[str, Mapping[str, float]], taps: Mapping[str, in
     """
     names = list(errors)[::-1]
     sources = list(dict.fromkeys(source for row in errors.values() for source in row))
-    figure = _figure_class()(figsize=(7, (0.3 + 0.22 * len(sources)) * len(names) + 1.4), layout="constrained")
+    figure = _figure_class()(figsize=(7, (0.2 + 0.17 * len(sources)) * len(names) + 1.3), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1.4))
     thickness = 0.8 / len(sources)
     for place, source in enumerate(sources):
