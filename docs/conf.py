@@ -56,7 +56,10 @@ default_role = "py:obj"
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", r".*"),
-    ("py:.*", r"(torch|numpy|np|matplotlib|lightning|huggingface_hub|collections|contextlib|pathlib|os|typing|argparse)(\..*)?"),
+    (
+        "py:.*",
+        r"(torch|numpy|np|matplotlib|lightning|huggingface_hub|collections|contextlib|pathlib|os|typing|argparse)(\..*)?",
+    ),
     ("py:class", r"Tensor|Figure|scale_disco\.basis\.prior\.Prior|scale_disco\.bench\.Name"),
 ]
 

@@ -90,7 +90,7 @@ def test_report_shows_the_figures_and_needs_no_network(done):
     for row in found["speed"]["layers"]:
         assert f"{row['dense / ours']:.2f}" in text
     for one in found["networks"].values():
-        assert f"{one['unseen'][0]:.1%}" in text
+        assert f"{100 * one['unseen'][0]:.1f}" in text
     assert "Not measured yet" not in page
 
 

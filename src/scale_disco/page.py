@@ -114,4 +114,9 @@ section > p { margin: 0 0 .75rem }
 section > p + pre { margin-top: -.5rem }
 footer { border-top: 1px solid var(--line); color: var(--quiet); font-size: .85rem; padding: .5rem 0 2rem }
 footer p { margin: .25rem 0 }
+@media (max-width: 40rem) {
+  pre { white-space: pre-wrap; overflow-wrap: anywhere }
+  table { font-size: .85rem }
+  th, td { padding: .3rem .35rem }
+}
 """

@@ -153,7 +153,7 @@ def _networks(found: Mapping[str, Any], told: str, out: Path) -> Section:
     rows = [
         [
             name,
-            *(_spread(one[kind]) for kind in ("seen", "larger", "smaller", "unseen")),
+            *(_spread(one[kind]) for kind in ("seen", "unseen", "larger", "smaller")),
             str(len(one["seen"])),
             f"{one['parameters']:,}",
         ]
@@ -171,7 +171,8 @@ def _networks(found: Mapping[str, Any], told: str, out: Path) -> Section:
     notes = [
         f"Trained for {found['epochs']} epochs on {found['training images']:,} digits shrunk by 0.3 to 1, "
         "tested on 1,500 others of these sizes (seen), 500 enlarged by 1 to 2 and 500 shrunk to 0.15 to 0.3 (unseen: "
-        "the mean of both). The networks differ in their kernels only. Mean and deviation over seeds.",
+        "the mean of both). The networks differ in their kernels only. Where there are several seeds, their mean and "
+        "deviation.",
         "Digits at 0.15 are four pixels high: all networks fail there.",
     ]
     if found.get("reused"):
@@ -187,7 +188,7 @@ def _networks(found: Mapping[str, Any], told: str, out: Path) -> Section:
                 plot_error_over_scale(curves, FACTORS),
                 "Error over the scale of digits, a line for each of three networks",
             ),
-            Table(["network", "seen", "larger", "smaller", "unseen", "seeds", "parameters"], rows, best),
+            Table(["network", "seen, %", "unseen, %", "larger, %", "smaller, %", "seeds", "parameters"], rows, best),
         ],
         [
             f"disco test {out / 'runs' / 'digits-disco-0'} --plot scales.png",
@@ -203,8 +204,8 @@ def _next() -> Section:
     return Section(
         "Your own network",
         "A convolutional network that is trained already becomes scale-equivariant in one line, with its weights: "
-        "from scale_disco import to_scale_equivariant; net = to_scale_equivariant(cnn, scales=(1, 2 ** 0.5, 2)).",
-        commands=["python examples/convert.py", "make docs"],
+        "to_scale_equivariant(cnn, scales=(1, 2 ** 0.5, 2)).",
+        commands=['python -c "import scale_disco; help(scale_disco.to_scale_equivariant)"', "disco --help"],
     )
 
 
@@ -216,6 +217,6 @@ def _two_best(errors: Mapping[str, Mapping[str, float]], source: str) -> list[tu
 
 
 def _spread(values: Sequence[float]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.1%}"
-    return f"{100 * statistics.mean(values):.1f} ± {100 * statistics.stdev(values):.1f} %"
+    """Mean and deviation in per cent."""
+    around = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * statistics.mean(values):.1f}{around}"
