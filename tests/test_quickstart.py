@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,13 +16,13 @@ import pytest
 
 import scale_disco.quickstart as module
 from scale_disco.bench import LayerSetting
-from scale_disco.cli import main
+from scale_disco.cli import main, parsers
 from scale_disco.data.pictures import pictures
 
 for extra in ("matplotlib", "mlxtend", "lightning"):
     pytest.importorskip(extra, reason="the quickstart needs scale-disco[train,plot,demo]")
 
-TRIAL = ["quickstart", "--seeds", "1", "--epochs", "1", "--limit", "96", "--threads", "2"]
+TRIAL = ["quickstart", "--seeds", "1", "--epochs", "1", "--limit", "96", "--processes", "2"]
 # The same with small settings, for a process of its own.
 SCRIPT = """
 import sys
@@ -94,6 +96,28 @@ def test_report_shows_the_figures_and_needs_no_network(done):
     assert "Not measured yet" not in page
 
 
+def commands_of(out):
+    """Those that the report tells to go on with."""
+    page = (out / "report.html").read_text()
+    lines = [line for block in re.findall(r"<pre>(.*?)</pre>", page, flags=re.DOTALL) for line in block.splitlines()]
+    return [html.unescape(line) for line in lines]
+
+
+def test_commands_of_the_report_can_be_typed(done, capsys):
+    commands = [shlex.split(line, comments=True) for line in commands_of(done) if line.startswith("disco")]
+    assert len(commands) == 9
+    parser, _ = parsers()
+    for command in commands:
+        options, unknown = parser.parse_known_args(command[1:])
+        assert unknown == []
+        assert options.command == command[1]
+    (test,) = [command for command in commands if command[1] == "test"]
+    assert Path(test[2]).is_dir()  # its name has a space
+    (table,) = [command for command in commands if command[1] == "table"]
+    assert main(table[1:]) == 0
+    assert "| DISCO " in capsys.readouterr().out
+
+
 def test_a_second_call_keeps_what_was_trained(done, tmp_path, capsys, monkeypatch):
     out = tmp_path / "again"
     shutil.copytree(done, out)
@@ -104,7 +128,7 @@ def test_a_second_call_keeps_what_was_trained(done, tmp_path, capsys, monkeypatc
     found = json.loads(capsys.readouterr().out)
     assert found["reused"] == 3
     assert found["networks"] == figures_of(done)["networks"]
-    assert "3 of these networks were trained by an earlier call" in (out / "report.html").read_text()
+    assert "3 of the networks were trained by an earlier call" in (out / "report.html").read_text()
 
 
 def start(out, *arguments):
@@ -131,7 +155,7 @@ def test_ctrl_c_leaves_a_report_and_no_process(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert f"what is done so far is in {script / 'report.html'}" in errors
+    assert f"the report so far is {script / 'report.html'}" in errors
     for _ in range(100):  # multiprocessing's own helper ends a moment later
         left = [child for child in children if Path(f"/proc/{child}").exists()]
         if not left:
@@ -142,7 +166,7 @@ def test_ctrl_c_leaves_a_report_and_no_process(tmp_path):
     assert page.endswith("</html>\n")
     assert page.count("<img ") == 3
     assert page.count("Not measured yet") == 1
-    assert f"disco quickstart --out {script}" in page
+    assert f"disco {shlex.join([*TRIAL, '--out', str(script), '--epochs', '2000'])}" in commands_of(script)
     assert not figures_of(script)["complete"]
 
 
@@ -152,6 +176,7 @@ def test_errors_of_training_are_one_line(done, tmp_path, capsys, monkeypatch):
     smaller()
     out = tmp_path / "damaged"
     shutil.copytree(done, out)
+    (out / "report.json").unlink()
     (out / "runs" / "digits-cnn-0" / "answers-last.npz").write_bytes(b"nothing")
     assert main([*TRIAL, "--out", str(out), "--quiet"]) == 1
     errors = capsys.readouterr().err
@@ -163,12 +188,39 @@ def test_errors_of_training_are_one_line(done, tmp_path, capsys, monkeypatch):
     assert found["equivariance"]["errors"]
 
 
+def test_a_complete_report_stays_until_the_next_is(done, tmp_path, monkeypatch):
+    out = tmp_path / "kept"
+    shutil.copytree(done, out)
+    before = (out / "report.html").read_bytes(), (out / "report.json").read_bytes()
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_compare", stop)
+    assert main([*TRIAL, "--out", str(out)]) == 130
+    assert ((out / "report.html").read_bytes(), (out / "report.json").read_bytes()) == before
+
+
+def test_runs_of_other_settings_are_not_touched(done, tmp_path, capsys):
+    out = tmp_path / "other"
+    shutil.copytree(done, out)
+    before = (out / "report.html").read_bytes()
+    assert main(["quickstart", "--seeds", "1", "--out", str(out)]) == 1
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert "--epochs 1 --limit 96" in errors
+    assert "another --out, or delete that folder" in errors
+    assert (out / "report.html").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["--epochs", "0"], "--epochs must be at least 1, got 0"),
         (["--limit", "1"], "--limit must be at least 2, got 1"),
+        (["--limit", "101"], "the last batch has 1"),
+        (["--processes", "0"], "--processes must be at least 1, got 0"),
         (["--device", "cuda:7"], "--device must be one that this machine has"),
         (["--out", "file"], "cannot make the folder file: it is a file"),
     ],
@@ -190,36 +242,51 @@ def test_missing_extras_are_answered_with_the_command(tmp_path, capsys, monkeypa
     assert not (tmp_path / "out").exists()
 
 
-PROBE = """<script>
-window.addEventListener("load", () => {
-  const pictures = [...document.images].map(one => [one.complete, one.naturalWidth, one.getBoundingClientRect().width]);
-  const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
-  document.body.append(Object.assign(document.createElement("pre"), {
-    id: "probe", textContent: JSON.stringify({pictures, wide, width: innerWidth})}));
-});
+# Browsers without a window have at least 500 pixels; a frame may be as narrow as a phone.
+FRAME = """<!doctype html><iframe id="frame" src="report.html" style="width: {width}px; height: 900px"></iframe><script>
+onload = () => {{
+  const page = document.getElementById("frame").contentDocument;
+  const pictures = [...page.images].map(one => [one.complete, one.naturalWidth, one.getBoundingClientRect().width]);
+  const boxes = [page.documentElement, ...page.querySelectorAll(".wide, pre")];
+  const wide = Math.max(...boxes.map(box => box.scrollWidth - box.clientWidth));
+  document.body.append(Object.assign(document.createElement("p"), {{
+    id: "probe", textContent: JSON.stringify({{pictures, wide, boxes: boxes.length}})}}));
+}};
 </script>"""
 
 
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("width", [375, 1000])
 def test_a_browser_shows_all_pictures(done, tmp_path, width):
     browser = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
     if browser is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
-    shown = tmp_path / "shown.html"
-    page = (done / "report.html").read_text()
-    frame = page.replace("</body>", f"{PROBE}</body>")
-    assert frame != page
-    shown.write_text(frame)
+    shutil.copy(done / "report.html", tmp_path)
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAME.format(width=width))
     call = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--timeout=20000"]
-    call += [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--dump-dom", shown.as_uri()]
+    call += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,900"]
+    call += ["--allow-file-access-from-files", "--dump-dom", frame.as_uri()]
     ended = subprocess.run(call, capture_output=True, text=True, timeout=120)
     assert "CONSOLE" not in ended.stderr
-    probe = re.search(r'<pre id="probe">(.*?)</pre>', ended.stdout)
+    probe = re.search(r'<p id="probe">(.*?)</p>', ended.stdout)
     assert probe, ended.stderr[-2000:]
     seen = json.loads(probe[1])
     assert len(seen["pictures"]) == 4
     for complete, natural, drawn in seen["pictures"]:
         assert complete
         assert natural > 0
-        assert 200 < drawn <= seen["width"]
+        assert 200 < drawn <= width
+    assert seen["boxes"] == 1 + 3 + 5  # the page, its tables, its commands
     assert seen["wide"] <= 0  # nothing sticks out sideways
+
+
+@pytest.mark.slow
+def test_disco_is_best_at_unseen_scales(tmp_path):
+    """As everybody runs it."""
+    assert main(["quickstart", "--out", str(tmp_path)]) == 0
+    found = figures_of(tmp_path)
+    means = {name: sum(one["unseen"]) / len(one["unseen"]) for name, one in found["networks"].items()}
+    assert min(means, key=means.get) == "DISCO"
+    errors = found["equivariance"]["errors"]
+    for source in ("photographs", "digits"):
+        assert min(errors, key=lambda name: errors[name][source]) == "DISCO"

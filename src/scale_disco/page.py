@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_WIDTH = 5.0  # inches of a picture at most
+
+
 @dataclass(frozen=True)
 class Picture:
     """A figure of matplotlib and what it shows, in words."""
@@ -23,11 +26,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a header; the first column names them. `best` is the row to stand out."""
+    """Rows under a header; the first column names them. `best` are the cells to stand out, by row and column."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    best: int | None = None
+    best: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,9 @@ def _section(number: int, section: Section) -> str:
 
 
 def _picture(picture: Picture) -> str:
+    width, height = picture.figure.get_size_inches()
+    if width > _WIDTH:  # so that its letters can be read on a phone
+        picture.figure.set_size_inches(_WIDTH, max(height * _WIDTH / width, 0.8 * height))
     drawn = io.BytesIO()
     picture.figure.savefig(drawn, format="svg", metadata={"Date": None})
     content = base64.b64encode(drawn.getvalue()).decode()
@@ -74,16 +80,14 @@ def _picture(picture: Picture) -> str:
 
 
 def _table(table: Table) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
-
-    body = "".join(
-        f"<tr{' class=best' if index == table.best else ''}>{row(cells, 'td')}</tr>"
-        for index, cells in enumerate(table.rows)
-    )
-    return (
-        f'<div class="wide"><table><thead><tr>{row(table.header, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
+    body = ""
+    for n, row in enumerate(table.rows):
+        cells = (
+            f"<td{' class=best' if (n, k) in table.best else ''}>{escape(cell)}</td>" for k, cell in enumerate(row)
+        )
+        body += f"<tr>{''.join(cells)}</tr>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 _STYLE = """
@@ -106,17 +110,17 @@ img { display: block; width: 100%; height: auto }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
 th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap }
 th { color: var(--quiet); font-weight: 600; white-space: normal; vertical-align: bottom }
-th:first-child, td:first-child { text-align: left; padding-left: 0 }
-.best td { color: var(--ours); font-weight: 600 }
-pre { background: var(--shade); border-radius: 6px; padding: .75rem; overflow-x: auto; margin: .25rem 0 0;
+th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal }
+.best { color: var(--ours); font-weight: 600 }
+pre { background: var(--shade); border-radius: 6px; padding: .75rem; margin: .25rem 0 0;
+  white-space: pre-wrap; overflow-wrap: anywhere;
   font: 13px/1.5 ui-monospace, monospace }
 section > p { margin: 0 0 .75rem }
 section > p + pre { margin-top: -.5rem }
 footer { border-top: 1px solid var(--line); color: var(--quiet); font-size: .85rem; padding: .5rem 0 2rem }
 footer p { margin: .25rem 0 }
 @media (max-width: 40rem) {
-  pre { white-space: pre-wrap; overflow-wrap: anywhere }
   table { font-size: .85rem }
-  th, td { padding: .3rem .35rem }
+  th, td { padding: .3rem .25rem; white-space: normal }
 }
 """

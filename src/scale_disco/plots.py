@@ -72,13 +72,13 @@ def plot_errors(errors: Mapping[str, Mapping[str, float]], taps: Mapping[str, in
     if shown:
         left.set_xscale("log")
         left.set_xlim(min(shown) / 3, max(shown) * 6)
-    left.set_xlabel("equivariance error (Eq. 14)", fontsize=9)
+    left.set_xlabel("equivariance error", fontsize=9)
     bars = right.barh(
         range(len(names)), [taps[name] for name in names], 0.72, color=[_colour(name, 0) for name in names]
     )
     right.bar_label(bars, [str(taps[name]) for name in names], padding=3, fontsize=8)
     right.set_xlim(0, 1.3 * max(taps.values()))
-    right.set_xlabel("cost: taps per output pixel", fontsize=9)
+    right.set_xlabel("taps per pixel", fontsize=9)
     left.set_yticks(range(len(names)), names)
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)

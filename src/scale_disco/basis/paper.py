@@ -32,6 +32,9 @@ def compared_bases(setting: str, **operator: Any) -> dict[str, Basis]:
         ['DISCO', 'DISCO, white-noise prior', 'Hermite']
     """
 
+    if setting not in SETTINGS:
+        raise ValueError(f"compared_bases: expected one of {', '.join(SETTINGS)}, got {setting!r}")
+
     def disco(prior: str) -> Basis:
         basis = DiscreteBasis(3 if setting == "stl10" else 7, SETTINGS[setting], prior=prior, **operator)
         return basis.mix(hermite_mixing_preset(setting)).normalized()

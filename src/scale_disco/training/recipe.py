@@ -29,6 +29,16 @@ class Recipe:
         """Adam with torch's defaults."""
         return torch.optim.Adam(parameters, lr=self.learning_rate)
 
+    def steps(self, images: int, processes: int = 1) -> int:
+        """Batches of an epoch; refuses numbers of images that leave a process without work."""
+        left = images % self.batch
+        if 0 < left < max(2, processes) or self.batch < processes:
+            raise ValueError(
+                f"every process needs an image of every batch, and a batch norm two: the last batch has {left}, "
+                f"{processes} processes share it; choose another --limit or fewer --devices"
+            )
+        return -(-images // self.batch)
+
     def factor(self, part: float) -> float:
         """The learning rate over its largest value, when this part of the training is done."""
         return _SCHEDULES[self.schedule](part)

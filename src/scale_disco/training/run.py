@@ -105,13 +105,7 @@ def _fit(
     torch.manual_seed(settings.seed)
     network = create_model(settings.model, augmented=settings.augment)
     recipe = settings.full_recipe
-    steps, left = divmod(len(parts["train"].labels), recipe.batch)
-    steps += left > 0
-    if 0 < left < max(2, processes) or recipe.batch < processes:
-        raise ValueError(
-            f"every process needs an image of every batch, and a batch norm two: the last batch has {left}, "
-            f"{processes} processes share it; choose another --limit or fewer --devices"
-        )
+    steps = recipe.steps(len(parts["train"].labels), processes)
     last = diary.out / LAST if (diary.out / LAST).is_file() else None
     module = Classifier(network, recipe, steps=steps, seed=settings.seed)
     if last is not None:
