@@ -193,6 +193,16 @@ def signed(axes: Any, image: Tensor, limit: float) -> None:
     axes.imshow(image.squeeze().numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
 
 
+def finish_curves(axes: Any, across: str, up: str, fontsize: float = 8.5, **legend: Any) -> None:
+    """Name the axes of curves that are drawn, and add a legend; no minor ticks, no frame."""
+    axes.minorticks_off()
+    axes.set_xlabel(across, fontsize=9, labelpad=1)
+    axes.set_ylabel(up, fontsize=9)
+    axes.tick_params(labelsize=8.5)
+    axes.legend(frameon=False, fontsize=fontsize, **legend)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def draw_axis(quick: bool) -> Any:
     """A photograph and its half: what one sees at scale 2, the other sees at scale 1."""
     basis = DiscreteBasis(3, [1, 2, 4])
@@ -258,11 +268,13 @@ def draw_square(quick: bool) -> Any:
             va="center",
             shift=(0.08, 0),
         )
-    worst = 0.5 * float((hermite.then_shrunk - hermite.then_convolved)[..., 8:-8, 8:-8].abs().max())
-    figure.text(0.06, 1.5 / height, "what is left between the two ways, same colours:", fontsize=9, color=DARK)
+    worst = float((hermite.then_shrunk - hermite.then_convolved)[..., 8:-8, 8:-8].abs().max())
+    times = round(2 * limit / worst)  # in the colours of the maps they could hardly be seen
+    words = f"difference between the two ways, amplified {times} times:"
+    figure.text(0.06, 1.5 / height, words, fontsize=9, color=DARK)
     for x, name, found, colour in ((left, "Hermite", hermite, OTHER), (right, "DISCO", disco, DISCO)):
         axes = place(figure, (x, 0.06, small, small))
-        signed(axes, found.then_shrunk - found.then_convolved, worst)
+        signed(axes, times * (found.then_shrunk - found.then_convolved), limit)
         axes.spines[:].set(visible=True, color=colour)
         figure.text(
             (x + small + 0.08) / WIDTH, 0.75 / height, f"{name}\n{100 * found.error:.2g} %", fontsize=9.5, color=colour
@@ -309,12 +321,7 @@ def draw_dilation(quick: bool) -> Any:
     axes.set_yscale("log")
     axes.set_ylim(floor / 1e2, 10)
     axes.yaxis.set_major_locator(LogLocator(base=1e8, numticks=6))
-    axes.minorticks_off()
-    axes.set_xlabel("ratio of the two scales", fontsize=9, labelpad=1)
-    axes.set_ylabel("error (Eq. 14)", fontsize=9)
-    axes.tick_params(labelsize=8.5)
-    axes.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(0.0, 0.55))
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_curves(axes, "ratio of the two scales", "error (Eq. 14)", loc="center left", bbox_to_anchor=(0.0, 0.55))
     return figure
 
 
@@ -339,12 +346,7 @@ def draw_optimum(quick: bool) -> Any:
     axes.axhline(best, color=DISCO, lw=2, label=f"closed form: {best:.3f}")
     axes.set(xscale="log", yscale="log")
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
-    axes.minorticks_off()
-    axes.set_xlabel("steps", fontsize=9, labelpad=1)
-    axes.set_ylabel("predicted error", fontsize=9)
-    axes.tick_params(labelsize=8.5)
-    axes.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(0.0, 0.45))
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_curves(axes, "steps", "predicted error", loc="center left", bbox_to_anchor=(0.0, 0.45))
     return figure
 
 
@@ -365,12 +367,7 @@ def draw_cost(quick: bool) -> Any:
     axes.set_yscale("log")
     axes.set_xticks(counts)
     axes.set_ylim(min(ours) / 3, max(dense) * 2.5)
-    axes.minorticks_off()
-    axes.set_xlabel(r"scales, at steps of $\sqrt{2}$", fontsize=9, labelpad=1)
-    axes.set_ylabel("multiplications per pixel", fontsize=9)
-    axes.tick_params(labelsize=8.5)
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_curves(axes, r"scales, at steps of $\sqrt{2}$", "multiplications per pixel", fontsize=9, loc="upper left")
     return figure
 
 
@@ -412,11 +409,7 @@ def draw_scene(quick: bool) -> Any:
         [k + 2 for k in range(3)], of_far.mean(0)[:3], "o--", color=DISCO, mfc="white", label="far, moved by 2 steps"
     )
     axes.set_xticks(range(5), ["1", r"$\sqrt{2}$", "2", r"$2\sqrt{2}$", "4"])
-    axes.set_xlabel("scale", fontsize=9, labelpad=1)
-    axes.set_ylabel("log energy, mean over channels", fontsize=9)
-    axes.tick_params(labelsize=8.5)
-    axes.legend(frameon=False, fontsize=8.5)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_curves(axes, "scale", "log energy, mean over channels")
     return figure
 
 

@@ -74,6 +74,7 @@ def test_stencils_cost_less(drawing):
 def test_tracking_finds_the_scale(drawing):
     peaks = [float(cosines.max()) for cosines in drawing.tracked(2.0).cosines]
     assert peaks.index(max(peaks)) == 2
+    assert f"{peaks[2]:.3f} against {max(peaks[:2]):.2f}" in (DOCS / "tracking.md").read_text()
 
 
 def test_profile_moves_by_the_ratio(drawing):
