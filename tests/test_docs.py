@@ -204,11 +204,25 @@ def run_python(words, capsys, monkeypatch) -> bool:
     return True
 
 
+def run_source(words, capsys, monkeypatch) -> bool:
+    """It enters the environment that the Makefile sets up."""
+    [folder] = re.findall(r"^BIN := (.+)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert words[1:] == [f"{folder}/activate"]
+    return True
+
+
 def run_torchrun(words, capsys, monkeypatch) -> bool:
     raise NotImplementedError("several processes have a test of their own")
 
 
-RUN = {"disco": run_disco, "make": run_make, "pip": run_pip, "python": run_python, "torchrun": run_torchrun}
+RUN = {
+    "disco": run_disco,
+    "make": run_make,
+    "pip": run_pip,
+    "python": run_python,
+    "source": run_source,
+    "torchrun": run_torchrun,
+}
 
 
 @every_page
