@@ -236,7 +236,7 @@ class ScaleLift2d(_ScaleLift):
         in_channels: Channels of the image.
         out_channels: Channels of the feature map, at every scale.
         basis: Stencils and scales; fixes the kernel size.
-        stride: Step between output pixels. For equivariance through a network prefer `ScaleAvgPool2d`.
+        stride: Step between output pixels. For equivariance through a network prefer `ScaleBlurPool2d`.
         padding: "same" keeps H and W at every scale (divided by the stride, rounded up); "valid" keeps what the
             largest stencil covers; a number of pixels pads the image as for the largest stencil.
         groups: Groups of channels that do not see each other.
@@ -292,7 +292,7 @@ class ScaleConv2d(_ScaleConv):
         in_channels: Channels of the input, at every scale.
         out_channels: Channels of the output, at every scale.
         basis: Stencils and scales; fixes the kernel size.
-        stride: Step between output pixels. For equivariance through a network prefer `ScaleAvgPool2d`.
+        stride: Step between output pixels. For equivariance through a network prefer `ScaleBlurPool2d`.
         padding: "same", "valid" or pixels, as in `ScaleLift2d`.
         groups: Groups of channels that do not see each other; `in_channels` for a depthwise convolution.
         bias: Whether to add a number to each output channel, the same at all scales.
