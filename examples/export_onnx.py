@@ -10,13 +10,14 @@ out and folds batch norms; `export_onnx` bakes by itself, and compares the file 
 
 from __future__ import annotations
 
+import logging
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import onnxruntime
 import torch
 from torch import nn
 
@@ -24,6 +25,11 @@ from scale_disco import DiscreteBasis, Scales, bake
 from scale_disco.export import export_onnx
 from scale_disco.nn import ScaleBatchNorm2d, ScaleBlurPool2d, ScaleConv2d, ScaleLift2d, ScaleProject
 from scale_disco.report import table
+
+try:
+    import onnxruntime
+except ImportError as error:
+    sys.exit(f'this example needs onnxruntime: pip install "scale-disco[onnx]" ({error})')
 
 
 def median_time(call: Callable[..., object], *given: object) -> float:
@@ -47,6 +53,8 @@ network = nn.Sequential(
 ).eval()  # random weights here; load yours by network.load_state_dict
 
 baked = bake(network)
+logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it says that it skips torchvision, which is not used here
+warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch about itself
 export_onnx(network, torch.randn(2, 3, 64, 64), path)
 print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 

@@ -37,6 +37,7 @@ def run(folder, command):
     settings = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no notices of other packages
     return done.stdout
 
 
@@ -75,6 +76,20 @@ def test_segment(tmp_path):
 
     with Image.open(tmp_path / "zeros.png") as picture:
         assert len(picture.convert("L").getcolors()) > 50  # something is drawn
+
+
+@pytest.mark.parametrize(
+    ("script", "module", "extra"), [("segment.py", "matplotlib", "plot"), ("export_onnx.py", "onnxruntime", "onnx")]
+)
+def test_missing_extras_are_named_in_one_line(script, module, extra, tmp_path):
+    (tmp_path / f"{module}.py").write_text(f"raise ImportError('no {module}')")
+    _, path, *options = shlex.split(COMMANDS[script])
+    settings = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, FOLDER.parent / path, *options]
+    done = subprocess.run(words, cwd=tmp_path, env=settings, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert re.fullmatch(rf'.* needs {module}: pip install "scale-disco\[{extra}\]" \(no {module}\)\n', done.stderr)
 
 
 def test_check_equivariance(tmp_path):
