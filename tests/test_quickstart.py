@@ -17,7 +17,6 @@ import pytest
 import scale_disco.quickstart as module
 from scale_disco.bench import LayerSetting
 from scale_disco.cli import main, parsers
-from scale_disco.data.pictures import pictures
 
 for extra in ("matplotlib", "mlxtend", "lightning"):
     pytest.importorskip(extra, reason="the quickstart needs scale-disco[train,plot,demo]")
@@ -38,7 +37,7 @@ def smaller():
     """Layers and pictures that take seconds."""
     module._LAYERS = (LayerSetting(1, 2, 2, 14, 3, module.BASIS[1]),) * 2
     module._COUNTS = range(1, 3)
-    module.pictures = lambda source: pictures(source, count=2)
+    module._DIGITS = 2
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def done(tmp_path_factory):
     """The folder of a quickstart; look, do not touch."""
     out = tmp_path_factory.mktemp("quickstart") / "first look"
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_LAYERS", "_COUNTS", "pictures"):
+        for name in ("_LAYERS", "_COUNTS", "_DIGITS"):
             patch.setattr(module, name, getattr(module, name))
         smaller()
         assert main([*TRIAL, "--out", str(out)]) == 0
@@ -121,7 +120,7 @@ def test_commands_of_the_report_can_be_typed(done, capsys):
 def test_a_second_call_keeps_what_was_trained(done, tmp_path, capsys, monkeypatch):
     out = tmp_path / "again"
     shutil.copytree(done, out)
-    for name in ("_LAYERS", "_COUNTS", "pictures"):
+    for name in ("_LAYERS", "_COUNTS", "_DIGITS"):
         monkeypatch.setattr(module, name, getattr(module, name))
     smaller()
     assert main([*TRIAL, "--out", str(out), "--json"]) == 0
@@ -171,7 +170,7 @@ def test_ctrl_c_leaves_a_report_and_no_process(tmp_path):
 
 
 def test_errors_of_training_are_one_line(done, tmp_path, capsys, monkeypatch):
-    for name in ("_LAYERS", "_COUNTS", "pictures"):
+    for name in ("_LAYERS", "_COUNTS", "_DIGITS"):
         monkeypatch.setattr(module, name, getattr(module, name))
     smaller()
     out = tmp_path / "damaged"

@@ -188,7 +188,7 @@ def test_files_hold_what_was_saved_and_how_it_was_made(tmp_path, few):
 
 
 def test_missing_files_are_answered_with_the_command(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"disco data mnist-scale --split 3 --out .* --mnist DIR, or --download$"):
+    with pytest.raises(FileNotFoundError, match=r"data mnist-scale --split 3 --out .* --mnist DIR, or --download$"):
         load(tmp_path, "3")
     with pytest.raises(FileNotFoundError, match=f"disco data mnist-scale --split mini --out {tmp_path}$"):
         load(tmp_path, "mini")

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="networks of each kind to train (default 3)")
     add_seed(parser, "the first of them")
-    parser.add_argument("--epochs", type=int, metavar="N", help="another number of epochs (default 6)")
+    parser.add_argument("--epochs", type=int, metavar="N", help="another number of epochs (default 4)")
     parser.add_argument(
         "--limit", type=int, metavar="N", help="training images at most, for trials (default all 2,500)"
     )
@@ -73,4 +73,5 @@ def run(options: argparse.Namespace) -> None:
 
 def _activate() -> Path:
     """The file that puts this environment's commands on the path."""
-    return Path(os.path.relpath(Path(sys.prefix) / "bin" / "activate"))
+    file = Path(sys.prefix) / "bin" / "activate"
+    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file

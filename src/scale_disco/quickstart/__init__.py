@@ -36,7 +36,8 @@ _LAYERS = (
     LayerSetting(1, 64, 64, 48, 3, Scales.geometric(2**0.5, 3)),
 )
 _COUNTS = range(1, 7)
-_ROUNDS = 7
+_ROUNDS = 5
+_DIGITS = 32  # that errors are measured on
 _SOURCES = {"photographs": "photos", "digits": "digits"}
 _NEEDED = ("matplotlib", "PIL", "mlxtend", "lightning", "torchmetrics", "rich", "tensorboard")
 
@@ -158,7 +159,7 @@ def _solve(plan: Plan, found: Found, progress: Progress) -> None:
 def _compare(plan: Plan, found: Found, progress: Progress) -> None:
     bases = compared_bases("mnist")
     errors: dict[str, dict[str, float]] = {name: {} for name in bases}
-    images = {source: pictures(name) for source, name in _SOURCES.items()}
+    images = {source: pictures(name, count=_DIGITS) for source, name in _SOURCES.items()}
     done, total = 0, len(bases) * len(images)
     for source, (batch, border) in images.items():
         for name, basis in bases.items():

@@ -59,7 +59,7 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {"steps": _steps, "one-cycle":
 RECIPES = {
     "paper": Recipe(epochs=60, batch=128, learning_rate=0.01, schedule="steps"),
     "fast": Recipe(epochs=7, batch=64, learning_rate=0.002, schedule="one-cycle", label_smoothing=0.1, weights="last"),
-    "quick": Recipe(epochs=6, batch=50, learning_rate=0.005, schedule="one-cycle", label_smoothing=0.1, weights="last"),
+    "quick": Recipe(epochs=4, batch=50, learning_rate=0.005, schedule="one-cycle", label_smoothing=0.1, weights="last"),
 }
 MODELS = [*list_models("mnist"), *list_models("digits")]
 
@@ -76,7 +76,7 @@ class Settings:
     split: str = _setting("0", f"realisation of MNIST-scale: {', '.join(SPLITS)}")
     augment: bool = _setting(False, 'scale training images by a random factor from 0.5 to 2 (the paper\'s "+")')
     recipe: str = _setting(
-        "fast", "schedule: paper (60 epochs in three steps), fast (one cycle of 7) or quick (of 6, for small networks)"
+        "fast", "schedule: paper (60 epochs in three steps), fast (one cycle of 7) or quick (of 4, for small networks)"
     )
     epochs: int | None = _setting(None, "another number of epochs; the schedule is stretched to it")
     limit: int | None = _setting(None, "training and validation images at most, for trials")
