@@ -33,6 +33,8 @@ def test_bases_can_be_made_on_the_meta_device():
         solved, sampled = DiscreteBasis(3, [1, 1.2345]), HermiteBasis.preset("mnist")
         assert solved.error > 0
         assert sampled.power > 0
+        mixed = solved.mix(hermite_mixing_preset("stl10")).normalized()
+    assert mixed.stencils[1].functions.device.type == "cpu"
     assert solved.stencils[1].functions.device.type == "cpu"
     torch.testing.assert_close(sampled.stencils[1].functions, HermiteBasis.preset("mnist").stencils[1].functions)
 

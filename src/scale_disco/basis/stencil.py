@@ -195,6 +195,7 @@ class Basis:
             dense[(slice(None), k, *index)] = stencil.functions
         return dense
 
+    @on_cpu
     def mix(self, matrix: Tensor) -> Basis:
         """Functions recombined alike at every scale: new function i is `sum_j matrix[i, j] * function j`."""
         matrix = torch.as_tensor(matrix)
