@@ -68,6 +68,11 @@ def test_delta_weights_copy_channels():
     assert 0.005 < float(kernel.abs().max()) <= 0.01
 
 
+def test_can_be_made_on_the_meta_device():
+    with torch.device("meta"):
+        assert DilatedScaleConv2d(4, 6, 3, scales=2, init="delta").weight.is_meta
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

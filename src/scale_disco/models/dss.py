@@ -100,7 +100,7 @@ class DilatedScaleConv2d(ScaleConv2d):
         blocks = math.gcd(inputs, outputs)
         block = torch.arange(outputs)[:, None] * blocks // outputs == torch.arange(inputs) * blocks // inputs
         with torch.no_grad():
-            self.weight[..., taps // 2][block] = blocks / outputs
+            self.weight[..., taps // 2].masked_fill_(block[..., None], blocks / outputs)
 
 
 def discrete_gaussian(variance: float) -> Tensor:
