@@ -36,7 +36,7 @@ ROOMS = [
     {"convert"},
     {"models.dss", "models.sevf", "models.sicnn", "models.ss_cnn"},
     {"models.si_convnet"},
-    {"models.mnist", "models.weights"},
+    {"models.mnist", "models.stl10", "models.weights"},
     {"models.resnet", "models.digits"},
     {"models"},
     {""},  # scale_disco itself: the public names

@@ -9,11 +9,12 @@ from typing import Any
 
 from torch import nn
 
-from . import digits, mnist, resnet
+from . import digits, mnist, resnet, stl10
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     **{name: partial(build, augmented=False) for name, build in mnist.BUILDERS.items()},
     **digits.BUILDERS,
+    **stl10.BUILDERS,
     **resnet.BUILDERS,
 }
 
@@ -26,12 +27,15 @@ def create_model(name: str, **options: Any) -> nn.Module:
     Args:
         name: One of `list_models()`.
         options: Those of the network; others are refused. For the networks for digits `augmented`: whether it will be
-            trained with scale augmentation, for which the authors tuned some bases. For residual networks those of
-            `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`.
+            trained with scale augmentation, for which the authors tuned some bases. For STL-10 `depth`, `width`,
+            `classes` and `dropout`, and those of `models.stl10.sesn` and `models.stl10.disco`. For residual networks
+            those of `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`.
 
     Example:
         >>> import torch
         >>> create_model("mnist/disco")(torch.randn(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+        >>> create_model("stl10/disco", depth=10, width=1)(torch.randn(2, 3, 32, 32)).shape
         torch.Size([2, 10])
         >>> create_model("resnet18/disco", classes=10, scales=(1, 2))(torch.randn(2, 3, 64, 64)).shape
         torch.Size([2, 10])
@@ -51,7 +55,7 @@ def default_options(name: str) -> dict[str, Any]:
 
 
 def list_models(family: str = "") -> list[str]:
-    """Names that `create_model` knows, of all families or of one, such as "mnist" or "resnet50".
+    """Names that `create_model` knows, of all families or of one, such as "mnist", "stl10" or "resnet50".
 
     Example:
         >>> "mnist/disco" in list_models("mnist")
