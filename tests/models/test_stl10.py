@@ -11,6 +11,7 @@ from torch import nn
 
 from scale_disco import bake
 from scale_disco.bench import on_reference
+from scale_disco.functional import reference
 from scale_disco.hub import ScaleModel
 from scale_disco.models import create_model, list_models
 from scale_disco.models.dss import DilatedScaleConv2d
@@ -281,6 +282,18 @@ def test_block_is_the_authors_formula():
     same = Block(Layers(), 4, 4, Place(2, False), 0.0).double().eval()
     nn.init.zeros_(same.conv2.weight)
     torch.testing.assert_close(same(x), x)  # not its activation
+
+
+def test_projected_block_is_the_authors_formula():
+    block = Block(ScaleMaps(disco_basis(), "projected", "max"), 4, 6, Place(2, True), 0.0).double()
+    x = torch.randn(2, 4, 3, 8, 8, dtype=torch.float64)
+    lift = block.conv1[1]
+    active = F.relu(F.batch_norm(x, None, None, training=True))
+    y = F.max_pool3d(reference.scale_lift(active.amax(2), lift.weight, lift.basis), (1, 2, 2))
+    y = reference.scale_conv(F.relu(F.batch_norm(y, None, None, training=True)), block.conv2.weight, block.conv2.basis)
+    point = block.shortcut[0].weight  # of the map that is not projected
+    short = F.max_pool3d(F.conv3d(active, point.reshape(6, 4, 1, 1, 1)), (1, 2, 2))
+    torch.testing.assert_close(block(x), y + short)
 
 
 def test_dropout_is_before_the_second_convolution():
