@@ -9,8 +9,6 @@ import numpy as np
 _CHUNK = 256  # images counted at a time
 _STEPS = 255  # from black to white
 
-Channels = tuple[float, ...]  # one number for each channel
-
 
 class ImageSet(NamedTuple):
     """Images uint8 [N, 3, H, W], and labels [N] that count the classes from 0.
@@ -23,8 +21,8 @@ class ImageSet(NamedTuple):
     labels: np.ndarray
     classes: tuple[str, ...]
     name: str
-    mean: Channels
-    deviation: Channels
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
 
     def take(self, rows: np.ndarray | slice) -> ImageSet:
         """Some of the images, with all that is known of the set.
@@ -38,7 +36,7 @@ class ImageSet(NamedTuple):
         return self._replace(images=self.images[rows], labels=self.labels[rows])
 
 
-def statistics(images: np.ndarray) -> tuple[Channels, Channels]:
+def statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation over the pixels of every channel, of images uint8 [N, C, H, W] taken as [0, 1].
 
     Example:
