@@ -37,7 +37,7 @@ def findings(found: Mapping[str, Any]) -> dict[str, str]:
     told = {}
     if solved := found.get("basis"):
         told["basis"] = (
-            f"The stencils of 3x3 kernels at scales 1, sqrt 2 and 2 were solved in {solved['milliseconds']:.0f} ms."
+            f"The stencils of 3x3 kernels at scales 1, sqrt 2 and 2 are solved in {solved['milliseconds']:.0f} ms."
         )
     if measured := found.get("equivariance"):
         best, other = _two_best(measured["errors"], "photographs")
