@@ -130,7 +130,7 @@ def test_layers_need_no_extra():
     import subprocess
     import sys
 
-    extras = ["matplotlib", "PIL", "mlxtend", "scipy", "lightning", "jsonargparse", "rich", "torchvision", "timm"]
+    extras = ["matplotlib", "PIL", "mlxtend", "scipy", "lightning", "yaml", "rich", "torchvision", "timm"]
     code = f"import sys, scale_disco, scale_disco.cli; print([m for m in {extras} if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "[]"

@@ -17,6 +17,7 @@ import pytest
 import scale_disco.quickstart as module
 from scale_disco.bench import LayerSetting
 from scale_disco.cli import main, parsers
+from scale_disco.quickstart.story import report
 
 for extra in ("matplotlib", "mlxtend", "lightning"):
     pytest.importorskip(extra, reason="the quickstart needs scale-disco[train,plot,demo]")
@@ -115,6 +116,14 @@ def test_commands_of_the_report_can_be_typed(done, capsys):
     (table,) = [command for command in commands if command[1] == "table"]
     assert main(table[1:]) == 0
     assert "| DISCO " in capsys.readouterr().out
+
+
+def test_the_report_goes_on_with_a_network_that_was_trained(done):
+    found = figures_of(done)
+    assert found["seeds"] == [0]
+    page = report({**found, "seeds": [5, 6]}, Path("out"))
+    assert "disco test out/runs/digits-disco-5 " in page
+    assert "digits-disco-0" not in page
 
 
 def test_a_second_call_keeps_what_was_trained(done, tmp_path, capsys, monkeypatch):

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from ..basis import Basis
+from ..basis import Basis, HermiteBasis
 from ..nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleProject
-from .mnist import disco_basis, hermite_basis
+from .mnist import disco_basis, setting
 
 _CHANNELS = (8, 16, 24)
 
@@ -43,7 +43,7 @@ def disco(*, augmented: bool = False) -> nn.Module:
 
 def sesn(*, augmented: bool = False) -> nn.Module:
     """SESN (Sosnovik et al. 2020): scale convolutions on Hermite functions."""
-    return _scale_equivariant(hermite_basis(augmented=augmented))
+    return _scale_equivariant(HermiteBasis.preset(setting(augmented)))
 
 
 def _scale_equivariant(basis: Basis) -> nn.Module:

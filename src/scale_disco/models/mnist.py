@@ -113,17 +113,12 @@ def disco(*, augmented: bool) -> nn.Module:
 
 def disco_basis(*, augmented: bool) -> Basis:
     """The kernels of DISCO: Hermite functions on 7x7 pixels, carried to the other scales by the discrete basis."""
-    return DiscreteBasis(7, SCALES).mix(hermite_mixing_preset(_setting(augmented))).normalized()
-
-
-def hermite_basis(*, augmented: bool) -> Basis:
-    """The kernels of SESN on Hermite functions."""
-    return HermiteBasis.preset(_setting(augmented))
+    return DiscreteBasis(7, SCALES).mix(hermite_mixing_preset(setting(augmented))).normalized()
 
 
 def sesn(preset: Callable[[str], Basis], *, augmented: bool) -> nn.Module:
     """SESN (Sosnovik et al. 2020): scale convolutions on a sampled basis."""
-    return _scale_equivariant(preset(_setting(augmented)), ScaleMaxPool2d, CornerMaxPool)
+    return _scale_equivariant(preset(setting(augmented)), ScaleMaxPool2d, CornerMaxPool)
 
 
 def sicnn(*, augmented: bool) -> nn.Module:
@@ -181,7 +176,8 @@ def ss_cnn(*, augmented: bool) -> nn.Module:
     )
 
 
-def _setting(augmented: bool) -> str:
+def setting(augmented: bool) -> str:
+    """The preset of bases for training with or without scale augmentation."""
     return "mnist+" if augmented else "mnist"
 
 

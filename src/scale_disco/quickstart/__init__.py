@@ -131,6 +131,7 @@ def _document(plan: Plan, found: Found, start: float) -> Found:
     document = {**found, "complete": _complete(plan, found), "seconds": round(time.monotonic() - start, 1)}
     return document | {
         "command": plan.call,
+        "seeds": list(plan.seeds),
         "first": plan.first,
         "versions": versions(),
         "machine": machine(),

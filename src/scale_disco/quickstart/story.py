@@ -170,6 +170,7 @@ def _networks(found: Mapping[str, Any], told: str, out: Path) -> Section:
         ]
         for name, one in networks.items()
     }
+    trained = out / "runs" / f"digits-disco-{found['seeds'][0]}"
     notes = [
         f"Trained for {found['epochs']} epochs on {found['training images']:,} digits shrunk by 0.3 to 1, "
         "tested on 1,500 others of these sizes (seen), 500 enlarged by 1 to 2 and 500 shrunk to 0.15 to 0.3 (unseen: "
@@ -195,7 +196,7 @@ def _networks(found: Mapping[str, Any], told: str, out: Path) -> Section:
             Table(["error, %", *_KINDS], rows, best),
         ],
         [
-            f"disco test {shlex.quote(str(out / 'runs' / 'digits-disco-0'))} --plot scales.png",
+            f"disco test {shlex.quote(str(trained))} --plot scales.png",
             f"disco table mnist-scale {shlex.quote(str(out / 'runs'))}",
             "disco data mnist-scale --split 0 --download",
             "disco train mnist-scale --model mnist/disco --split 0 --out runs/disco   # an hour or two on a CPU",
