@@ -18,7 +18,7 @@ from scale_disco.cli import _GROUPS, main, parsers, terminal
 from scale_disco.cli import bench as cli_bench
 from scale_disco.cli import equivariance as cli_equivariance
 from scale_disco.data.mnist import Digits
-from scale_disco.training.recipe import Settings
+from scale_disco.training.mnist_scale import MnistScale
 
 PARSER, COMMANDS = parsers()
 COMMON = ["--json", "--quiet", "--threads", "--debug"]
@@ -398,7 +398,7 @@ def test_train_reads_and_prints_configurations(tmp_path, capsys):
     printed = capsys.readouterr().out
     document = yaml.safe_load(printed)
     assert document["experiment"] == "mnist-scale"
-    expected = Settings(model="mnist/cnn", split="3", epochs=5, augment=True)
+    expected = MnistScale(model="mnist/cnn", split="3", epochs=5, augment=True)
     assert {name: document[name] for name in vars(expected)} == vars(expected)
     assert (document["threads"], document["resume"], document["data"]) == (1, False, "data")
     file.write_text(printed)

@@ -56,8 +56,8 @@ def one_line(caught):
 def decoded(monkeypatch):
     """The pictures that are decoded."""
     names = []
-    plain = module._decode
-    monkeypatch.setattr(module, "_decode", lambda path, side: names.append(path.name) or plain(path, side))
+    plain = module.decode
+    monkeypatch.setattr(module, "decode", lambda path, side: names.append(path.name) or plain(path, side))
     return names
 
 

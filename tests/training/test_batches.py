@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from scale_disco.data.mnist_scale import Digits, scaled
-from scale_disco.training.batches import evaluation_batches, normalised, training_batches
+from scale_disco.training.batches import evaluation_batches, training_batches
+from scale_disco.training.mnist_scale import DigitImages, normalised
 
 COUNT = 50
 
@@ -15,19 +17,20 @@ def digits():
     return Digits(images, np.arange(COUNT, dtype=np.uint8) % 10, np.ones(COUNT))
 
 
-def batches(*, epoch=0, seed=0, augment=False, rank=0, world=1):
-    loader = training_batches(digits(), 16, seed=seed, augment=augment, rank=rank, world=world)
+def batches(*, epoch=0, seed=0, augment=False, parts=1, rank=0, world=1):
+    shown = DigitImages(digits(), seed if augment else None)
+    loader = training_batches(shown, 16, seed=seed, parts=parts, rank=rank, world=world)
     loader.sampler.set_epoch(epoch)
     return list(loader)
 
 
 def images(found):
-    return torch.cat([batch for batch, _ in found])
+    return torch.cat([batch.images for batch in found])
 
 
 def test_every_image_comes_once_an_epoch():
     found = batches()
-    assert [len(labels) for _, labels in found] == [16, 16, 16, 2]
+    assert [len(batch.labels) for batch in found] == [16, 16, 16, 2]
     order = lambda x: x.flatten(1).sum(1).sort().values  # noqa: E731
     torch.testing.assert_close(order(images(found)), order(normalised(digits().images)))
 
@@ -46,10 +49,23 @@ def test_processes_share_every_batch():
     for augment in (False, True):
         whole = batches(augment=augment)
         shares = [batches(augment=augment, rank=rank, world=2) for rank in range(2)]
-        for (all_images, all_labels), *parts in zip(whole, *shares, strict=True):
-            for rank, (some_images, some_labels) in enumerate(parts):
-                assert torch.equal(some_images, all_images[rank::2])
-                assert torch.equal(some_labels, all_labels[rank::2])
+        for batch, *parts in zip(whole, *shares, strict=True):
+            for rank, part in enumerate(parts):
+                assert torch.equal(part.images, batch.images[rank::2])
+                assert torch.equal(part.labels, batch.labels[rank::2])
+            assert sum(part.share for part in parts) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_parts_of_a_batch_weigh_as_much_as_their_images(world):
+    whole = batches()
+    parts = [batches(parts=3, rank=rank, world=world) for rank in range(world)]
+    for index, batch in enumerate(whole[:-1]):  # the last is too small for all of them
+        those = [part for mine in parts for part in mine[3 * index : 3 * index + 3]]
+        assert sorted(row for part in those for row in part.rows) == sorted(batch.rows)
+        mean = lambda one: one.images.flatten(1).sum(1).mean()  # noqa: E731 - stands for the loss
+        weighted = sum(mean(part) * part.share for part in those) / (3 * world)
+        torch.testing.assert_close(weighted, mean(batch))
 
 
 def test_augmentation_scales_every_image_anew():
@@ -64,7 +80,7 @@ def test_augmentation_scales_every_image_anew():
 
 
 def test_evaluation_shows_all_in_order():
-    found = list(evaluation_batches(digits()))
+    found = list(evaluation_batches(DigitImages(digits())))
     assert torch.equal(images(found), normalised(digits().images))
-    halves = [images(evaluation_batches(digits(), rank=rank, world=2)) for rank in range(2)]
+    halves = [images(evaluation_batches(DigitImages(digits()), rank=rank, world=2)) for rank in range(2)]
     assert torch.equal(halves[1], normalised(digits().images[1::2]))

@@ -15,9 +15,8 @@ from scale_disco.data.mnist_scale import load
 from scale_disco.data.pictures import scaled_digits
 from scale_disco.equivariance import basis_error
 from scale_disco.models import create_model
-from scale_disco.training.batches import normalised
-from scale_disco.training.evaluate import _equivariance, bins_of, evaluate, trained
-from scale_disco.training.recipe import Settings
+from scale_disco.training.evaluate import bins_of, evaluate, trained
+from scale_disco.training.mnist_scale import MnistScale, normalised
 from tests.training.trial import assert_one_line
 
 
@@ -29,7 +28,7 @@ def run(whole, tmp_path):
 
 def test_counts_the_errors_on_the_test_digits(run, data):
     result = evaluate(run, limit=300, outside=40)
-    network, _ = trained(run, "last", Settings(**result["settings"]))  # what the recipe names
+    network, _ = trained(run, "last", MnistScale(**result["settings"]))  # what the recipe names
     digits = load(data, "mini")["test"]
     answers = network(normalised(digits.images[:300])).argmax(1).numpy()
     assert result["errors"] == int((answers != digits.labels[:300]).sum()) > 0
@@ -69,7 +68,7 @@ def test_goes_on_where_it_was_stopped(run, monkeypatch):
     assert int((np.load(run / "answers-last.npz")["test"] != 255).sum()) == 125
 
     seen = []
-    network, fingerprint = trained(run, "last", Settings(**expected["settings"]))
+    network, fingerprint = trained(run, "last", MnistScale(**expected["settings"]))
     network.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
     monkeypatch.setattr("scale_disco.training.evaluate.trained", lambda *_: (network, fingerprint))
     result = evaluate(run, limit=300, outside=40)
@@ -107,14 +106,15 @@ def _digest(run):
 
 def test_equivariance_of_the_basis_is_measured(data):
     digits = load(data, "mini")["rest"]
-    errors = {name: _equivariance(create_model(f"mnist/{name}"), digits) for name in ("disco", "sesn-hermite", "dss")}
+    measure = MnistScale(split="mini").exam(data, {}, limit=8, outside=0).equivariance
+    errors = {name: measure(create_model(f"mnist/{name}")) for name in ("disco", "sesn-hermite", "dss")}
     assert errors["dss"] < 1e-9 < errors["disco"] < 0.05 < errors["sesn-hermite"]
     exact = Scales.geometric(2 ** (1 / 3), 4)  # for which the authors' rounded scales stand
     images = scaled_digits(digits.images, 64, 0)
     expected = basis_error(HermiteBasis.preset("mnist"), images, scales=exact, border=0)
     assert errors["sesn-hermite"] == pytest.approx(expected)
     for name in ("cnn", "sicnn", "ss-cnn"):
-        assert _equivariance(create_model(f"mnist/{name}"), digits) is None
+        assert measure(create_model(f"mnist/{name}")) is None
 
 
 def test_command_prints_draws_and_writes(run, capsys, tmp_path):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scale_disco.training.recipe import RECIPES, Settings
+from scale_disco.training.mnist_scale import RECIPES, MnistScale
 
 
 def test_paper_divides_by_ten_after_20_and_40_epochs():
@@ -23,13 +23,13 @@ def test_fast_goes_up_and_down_once():
 
 
 def test_other_lengths_stretch_the_schedule():
-    recipe = Settings(recipe="paper", epochs=3).full_recipe
+    recipe = MnistScale(recipe="paper", epochs=3).full_recipe
     assert recipe.epochs == 3
     assert recipe.factor(0.5) == pytest.approx(0.1)
 
 
 def test_command_starts_the_same_run():
-    settings = Settings(model="mnist/cnn", augment=True, limit=10)
+    settings = MnistScale(model="mnist/cnn", augment=True, limit=10)
     assert (
         settings.command
         == "disco train mnist-scale --model mnist/cnn --split 0 --augment --recipe fast --limit 10 --seed 0"

@@ -7,7 +7,7 @@ import pytest
 
 from scale_disco.cli import main
 from scale_disco.models import list_models
-from scale_disco.training.recipe import RECIPES, Settings
+from scale_disco.training.mnist_scale import RECIPES, MnistScale
 from scale_disco.training.table import PAPER, gaps_of, groups, outcomes, scale_table_of, scales_of, table_of
 from tests.training.trial import assert_one_line
 
@@ -17,7 +17,7 @@ def add_run(tmp_path):
     """Write the folder of a run, tested or not."""
 
     def write(name, errors=None, done=None, complete=True, **settings):
-        chosen = Settings(**settings)
+        chosen = MnistScale(**settings)
         epochs = chosen.full_recipe.epochs
         row = {"epoch": 1, "validation error": 0.02, "training loss": 0.1, "seconds": 90.0}
         record = {

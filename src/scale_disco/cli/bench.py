@@ -32,7 +32,7 @@ from ..files import check_writable, written_atomically
 from ..plots import check_picture, plot_growth, save_figure
 from ..report import provenance, table
 from ..scales import Scales
-from ..training.recipe import MODELS
+from ..training.mnist_scale import MODELS
 from .terminal import (
     Progress,
     add_command,

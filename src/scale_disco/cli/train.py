@@ -11,20 +11,37 @@ from typing import Any
 
 import torch
 
-from ..data.mnist_scale import SPLITS
-from ..training.recipe import MODELS, RECIPES, Settings
+from ..training import EXPERIMENTS
 from ..training.record import read_record
-from .terminal import UsageError, add_command, add_device, add_out, chosen_device, is_quiet, say, show, suggest
+from ..training.settings import Settings
+from .terminal import (
+    Progress,
+    UsageError,
+    add_command,
+    add_device,
+    add_out,
+    chosen_device,
+    is_quiet,
+    say,
+    show,
+    suggest,
+)
 
 _EXAMPLES = """\
   disco train mnist-scale --model mnist/disco --recipe fast --out runs/disco
   disco train mnist-scale --resume --out runs/disco
   disco train mnist-scale --model mnist/cnn --split mini --epochs 2 --out runs/trial
   disco train mnist-scale --config run.yaml --seed 1
+  disco train stl10 --model stl10/disco --recipe paper --root data --device cuda --precision bf16
+  disco train stl10 --root my/pictures --format folder --depth 10 --width 1 --out runs/mine
 """
 
-_NAMES = [field.name for field in dataclasses.fields(Settings)]
-_WORDS: dict[str, Any] = {"model": MODELS, "split": SPLITS, "recipe": RECIPES}
+# The options of every experiment; one of the same name has the same kind of value in all.
+_FIELDS: dict[str, dict[str, dataclasses.Field[Any]]] = {
+    name: {field.name: field for field in dataclasses.fields(one)}  # type: ignore[arg-type]
+    for name, one in EXPERIMENTS.items()
+}
+_NAMES = list(dict.fromkeys(name for fields in _FIELDS.values() for name in fields))
 # Beside the settings, what a file of --config may hold, and what it is if nothing is said.
 _OTHERS: dict[str, Any] = {
     "data": Path("data"),
@@ -33,6 +50,8 @@ _OTHERS: dict[str, Any] = {
     "device": "auto",
     "devices": 1,
     "nodes": 1,
+    "channels_last": False,
+    "cache": None,
     "threads": None,
 }
 
@@ -40,17 +59,21 @@ _OTHERS: dict[str, Any] = {
 def add(commands: Any) -> None:
     """Add the command to the parser; options that are not given are not set, since a file or a run may hold them."""
     train = add_command(commands, "train", run, "train a network of the paper", _EXAMPLES)
-    train.add_argument("experiment", choices=["mnist-scale"], help="its data come from `disco data mnist-scale`")
+    train.add_argument("experiment", choices=[*EXPERIMENTS], help="mnist-scale (Table 1) or stl10 (Tables 2 and 3)")
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
-    for field in dataclasses.fields(Settings):
-        about = field.metadata["help"]
-        if field.type == "bool":
-            train.add_argument(f"--{field.name}", action="store_true", help=about, **unset)
-        else:
-            about += "" if field.default is None else f" (default {field.default})"
-            kind = str if field.type == "str" else int
-            suggest(train.add_argument(f"--{field.name}", type=kind, help=about, **unset), _WORDS.get(field.name, []))
-    train.add_argument("--data", type=Path, metavar="DIR", help="folder of the realisations (default data)", **unset)
+    groups: dict[tuple[str, ...], Any] = {tuple(EXPERIMENTS): train.add_argument_group("settings")}
+    groups |= {(name,): train.add_argument_group(f"settings of {name}") for name in EXPERIMENTS}
+    for name in _NAMES:
+        owners = tuple(experiment for experiment, fields in _FIELDS.items() if name in fields)
+        _add_setting(groups[owners], name, owners, unset)
+    train.add_argument(
+        "--data",
+        "--root",
+        type=Path,
+        metavar="DIR",
+        help="folder of the data, from `disco data` (default data)",
+        **unset,
+    )
     add_out(train, "the run into this folder (default: runs, then its settings)", folder=True, **unset)
     train.add_argument("--resume", action="store_true", help="go on with the run in --out", **unset)
     add_device(train, "auto")
@@ -58,11 +81,36 @@ def add(commands: Any) -> None:
     train.add_argument(
         "--nodes", type=int, metavar="N", help="machines, each with so many devices (torchrun, SLURM)", **unset
     )
+    train.add_argument(
+        "--channels-last",
+        action="store_true",
+        help="keep the channels of a pixel side by side, faster on newer GPUs with --precision 16 or bf16",
+        **unset,
+    )
+    train.add_argument("--cache", type=Path, metavar="FILE", help="keep the decoded pictures of a folder here", **unset)
     train.add_argument("--config", type=Path, metavar="FILE", help="read arguments from a YAML file")
     train.add_argument(
         "--print-config", "--print_config", action="store_true", help="print such a file for this call, and stop"
     )
     train.set_defaults(parser=train, device=None)
+
+
+def _add_setting(group: Any, name: str, owners: tuple[str, ...], unset: dict[str, Any]) -> None:
+    """The option of a setting that some experiments have."""
+    option = f"--{name.replace('_', '-')}"
+    fields = [_FIELDS[owner][name] for owner in owners]
+    abouts = dict.fromkeys(field.metadata["help"] + _default_of(field) for field in fields)
+    about = next(iter(abouts)) if len(abouts) == 1 else "; ".join(map(": ".join, zip(owners, abouts, strict=True)))
+    if fields[0].type == "bool":
+        group.add_argument(option, action="store_true", help=about, **unset)
+        return
+    kind = next(kind for kind in (str, int, float) if str(fields[0].type).startswith(kind.__name__))
+    words = [word for owner in owners for word in EXPERIMENTS[owner].suggestions().get(name, [])]
+    suggest(group.add_argument(option, type=kind, help=about, **unset), dict.fromkeys(words))
+
+
+def _default_of(field: dataclasses.Field[Any]) -> str:
+    return "" if field.default in (None, False) else f" (default {field.default})"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -73,7 +121,12 @@ def run(options: argparse.Namespace) -> None:
             raise ValueError("--resume needs --out, the folder of the run")
         record = read_record(given["out"])
         given = record["settings"] | {"data": Path(record["data"])} | given
-    settings = Settings(**{name: given[name] for name in _NAMES if name in given})
+    fields = _FIELDS[options.experiment]
+    for name in given:
+        if name in _NAMES and name not in fields:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"disco train: {option} is not a setting of {options.experiment}; see disco train --help")
+    settings = EXPERIMENTS[options.experiment](**{name: given[name] for name in fields if name in given})
     given = _OTHERS | {name: value for name, value in given.items() if name not in _NAMES}
     if options.print_config:
         _print_config(options, settings, given)
@@ -89,7 +142,7 @@ def run(options: argparse.Namespace) -> None:
         if given["threads"] < 1:
             raise ValueError(f"--threads must be at least 1, got {given['threads']}")
         torch.set_num_threads(given["threads"])
-    out = given["out"] or Path("runs") / _name(settings)
+    out = given["out"] or Path("runs") / settings.folder
     record = train(
         settings,
         data=given["data"],
@@ -98,12 +151,20 @@ def run(options: argparse.Namespace) -> None:
         device=given["device"] if given["device"] == "auto" else chosen_device(argparse.Namespace(**given)),
         devices=given["devices"],
         nodes=given["nodes"],
+        channels_last=given["channels_last"],
+        cache=given["cache"],
         say=say,
         bar=not (is_quiet() or options.json),
+        reading=Progress("reading"),
     )
     if record["status"] == "finished":
-        best = record["results"]["validation error"]
-        say(f"best validation error {best:.2%}; next: disco test {shlex.quote(str(out))}")
+        best = record["results"].get("validation error")
+        known = (
+            f"training loss {record['results']['training loss']:.4f}"
+            if best is None
+            else f"best validation error {best:.2%}"
+        )
+        say(f"{known}; next: disco test {shlex.quote(str(out))}")
         if options.json:
             print(json.dumps(record))
 
@@ -127,7 +188,8 @@ def _configured(options: argparse.Namespace) -> dict[str, Any]:
     words = [content.get("experiment") or options.experiment]
     for name, value in content.items():
         if name != "experiment" and value is not None and value is not False:
-            words += [f"--{name}"] if value is True else [f"--{name}={value}"]
+            option = f"--{name}".replace("_", "-")
+            words += [option] if value is True else [f"{option}={value}"]
     try:
         read, unknown = options.parser.parse_known_args(words)
         if unknown:
@@ -141,10 +203,5 @@ def _print_config(options: argparse.Namespace, settings: Settings, others: dict[
     import yaml  # type: ignore[import-untyped,unused-ignore]
 
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in others.items()}
-    document = {"experiment": options.experiment} | dataclasses.asdict(settings) | plain
+    document = {"experiment": options.experiment} | settings.as_dict() | plain
     show(options, document, yaml.safe_dump(document, sort_keys=False).rstrip())
-
-
-def _name(settings: Settings) -> str:
-    augment = "+" if settings.augment else ""
-    return f"{settings.model.replace('/', '-')}{augment}-{settings.split}-{settings.recipe}-{settings.seed}"

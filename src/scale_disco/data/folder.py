@@ -26,15 +26,19 @@ _NAMED = 3  # unreadable pictures that an error names
 Progress = Callable[[int, int], None]
 
 
-class _Picture(NamedTuple):
+class Picture(NamedTuple):
+    """A picture of a class, which it has by its number."""
+
     part: str
     label: int
     path: Path
 
 
-class _Listing(NamedTuple):
+class Listing(NamedTuple):
+    """The pictures of a folder, those for training first."""
+
     classes: tuple[str, ...]
-    pictures: list[_Picture]
+    pictures: list[Picture]
 
 
 def read_folder(
@@ -61,24 +65,29 @@ def read_folder(
     if side < 1:
         raise ValueError(f"folder: side must be at least 1, got {side}")
     root = Path(root)
-    listing = _listing(root, test_share)
-    key = _key(listing, root, side)
+    listing = list_pictures(root, test_share)
+    key = fingerprint(listing, root, side)
     kept = _read_cache(cache, key) if cache is not None else None
     if kept is None:
         kept = _decoded(listing, side, progress)
         if cache is not None:
             _write_cache(cache, key, kept)
     mean, deviation = statistics(kept["train"])
-    name = f"folder/{root.resolve().name}"  # never that of a data set, whatever the folder is called
     dtype = np.min_scalar_type(len(listing.classes) - 1)
     sets = {}
     for part in PARTS:
         labels = np.array([picture.label for picture in listing.pictures if picture.part == part], dtype)
-        sets[part] = ImageSet(kept[part], labels, listing.classes, name, mean, deviation)
+        sets[part] = ImageSet(kept[part], labels, listing.classes, name_of(root), mean, deviation)
     return sets
 
 
-def _listing(root: Path, test_share: float | None) -> _Listing:
+def name_of(root: Path) -> str:
+    """What the images of a folder may be called in a table: never a data set, whatever the folder is called."""
+    return f"folder/{root.resolve().name}"
+
+
+def list_pictures(root: Path, test_share: float | None = None) -> Listing:
+    """What `read_folder` reads from a folder."""
     if not root.is_dir():
         raise FileNotFoundError(f"folder: no folder {root}")
     if not (root / "train").is_dir():
@@ -93,10 +102,10 @@ def _listing(root: Path, test_share: float | None) -> _Listing:
     if classes != tuple(parts["test"]):
         odd = sorted(set(classes) ^ set(parts["test"]))
         raise ValueError(f"folder: train and {test.name} of {root} must have the same classes, one lacks {odd[0]!r}")
-    return _Listing(
+    return Listing(
         classes,
         [
-            _Picture(part, label, path)
+            Picture(part, label, path)
             for part, found in parts.items()
             for label, paths in enumerate(found.values())
             for path in paths
@@ -104,7 +113,7 @@ def _listing(root: Path, test_share: float | None) -> _Listing:
     )
 
 
-def _split(root: Path, test_share: float | None) -> _Listing:
+def _split(root: Path, test_share: float | None) -> Listing:
     """Parts by the hash of the names, so that a new picture moves hardly any other."""
     found = _classes(root)
     if test_share is None:
@@ -114,7 +123,7 @@ def _split(root: Path, test_share: float | None) -> _Listing:
         )
     if not 0 < test_share < 1:
         raise ValueError(f"folder: the share for the test must be between 0 and 1, got {test_share}")
-    pictures: dict[str, list[_Picture]] = {part: [] for part in PARTS}
+    pictures: dict[str, list[Picture]] = {part: [] for part in PARTS}
     for label, (name, paths) in enumerate(found.items()):
         if len(paths) < 2:
             raise ValueError(f"folder: {root / name} needs two pictures at least, for train and test")
@@ -122,8 +131,8 @@ def _split(root: Path, test_share: float | None) -> _Listing:
         tested = set(mixed[: min(max(round(test_share * len(paths)), 1), len(paths) - 1)])
         for path in paths:
             part = "test" if path in tested else "train"
-            pictures[part].append(_Picture(part, label, path))
-    return _Listing(tuple(found), [picture for part in PARTS for picture in pictures[part]])
+            pictures[part].append(Picture(part, label, path))
+    return Listing(tuple(found), [picture for part in PARTS for picture in pictures[part]])
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
@@ -144,7 +153,7 @@ def _pictures(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _key(listing: _Listing, root: Path, side: int) -> str:
+def fingerprint(listing: Listing, root: Path, side: int) -> str:
     """Changes whenever other images may come out."""
     state = hashlib.sha256(repr((_FORMAT, side)).encode())
     for part, label, path in listing.pictures:
@@ -154,7 +163,7 @@ def _key(listing: _Listing, root: Path, side: int) -> str:
     return state.hexdigest()
 
 
-def _decoded(listing: _Listing, side: int, progress: Progress | None) -> dict[str, np.ndarray]:
+def _decoded(listing: Listing, side: int, progress: Progress | None) -> dict[str, np.ndarray]:
     try:
         import PIL  # noqa: F401  # before any thread starts
     except ImportError as error:
@@ -163,9 +172,9 @@ def _decoded(listing: _Listing, side: int, progress: Progress | None) -> dict[st
     images = np.empty((total, 3, side, side), np.uint8)
     unreadable = []
 
-    def decode(place: int) -> str | None:
+    def fill(place: int) -> str | None:
         try:
-            images[place] = _decode(listing.pictures[place].path, side)
+            images[place] = decode(listing.pictures[place].path, side)
         except Exception as error:  # a damaged picture makes Pillow raise a dozen kinds
             return reason(error)
         return None
@@ -173,7 +182,7 @@ def _decoded(listing: _Listing, side: int, progress: Progress | None) -> dict[st
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as workers:
         warnings.simplefilter("ignore")  # of Pillow, on odd metadata
         try:
-            for place, trouble in enumerate(workers.map(decode, range(total))):
+            for place, trouble in enumerate(workers.map(fill, range(total))):
                 if trouble is not None:
                     unreadable.append(f"{listing.pictures[place].path} ({trouble})")
                 if progress is not None:
@@ -191,7 +200,7 @@ def _decoded(listing: _Listing, side: int, progress: Progress | None) -> dict[st
     return {"train": images[:trained], "test": images[trained:]}
 
 
-def _decode(path: Path, side: int) -> np.ndarray:
+def decode(path: Path, side: int) -> np.ndarray:
     """One picture, uint8 [3, side, side]."""
     from PIL import Image, ImageOps
 

@@ -23,7 +23,7 @@ from ..equivariance import basis_error
 from ..files import make_folder, write
 from ..report import machine, today, versions
 from ..scales import Scales
-from ..training.recipe import Settings
+from ..training.mnist_scale import MnistScale
 from ..training.record import read_record, read_tested
 from .story import BASIS, DOING, findings, report
 from .workers import Task, has_record, workers
@@ -61,8 +61,8 @@ class Plan:
     call: str = "disco quickstart"  # that does this again
     first: str | None = None  # to be called once before `disco` is found
 
-    def settings(self, model: str, seed: int) -> Settings:
-        return Settings(model=model, split="mini", recipe="quick", epochs=self.epochs, limit=self.limit, seed=seed)
+    def settings(self, model: str, seed: int) -> MnistScale:
+        return MnistScale(model=model, split="mini", recipe="quick", epochs=self.epochs, limit=self.limit, seed=seed)
 
     @property
     def runs(self) -> dict[tuple[str, int], Path]:
@@ -112,7 +112,7 @@ def _check(plan: Plan) -> None:
     for key, run in plan.runs.items():
         wanted = plan.settings(*key)
         wanted.full_recipe.steps(min(MINI, plan.limit or MINI))
-        if has_record(run) and (before := Settings(**read_record(run)["settings"])) != wanted:
+        if has_record(run) and (before := MnistScale(**read_record(run)["settings"])) != wanted:
             raise ValueError(
                 f"{run.parent} holds networks of other settings ({before.command}): "
                 f"give the same, another --out, or delete that folder"
@@ -226,7 +226,7 @@ def _part(run: Path, tested: bool) -> float:
     if tested or not has_record(run):
         return float(tested)
     record = read_record(run)
-    return (1 - _TESTING) * len(record["epochs"]) / Settings(**record["settings"]).full_recipe.epochs
+    return (1 - _TESTING) * len(record["epochs"]) / MnistScale(**record["settings"]).full_recipe.epochs
 
 
 def _outcomes(plan: Plan, tested: set[Path]) -> Found:

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ..files import reason
-from ..training.recipe import Settings
+from ..training.mnist_scale import MnistScale
 from ..training.record import RECORD
 
 
 class Task(NamedTuple):
     """A network to be trained and tested in a folder."""
 
-    settings: Settings
+    settings: MnistScale
     data: Path
     run: Path
     device: str

@@ -1,23 +1,52 @@
-"""Digits to batches: in an order and with an augmentation that depend on seed and epoch alone."""
+"""Labelled images in batches: in an order and with an augmentation that depend on seed and epoch alone."""
 
 from __future__ import annotations
 
 import hashlib
-import random
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ..data.mnist_scale import Digits, scaled
-
-_MEAN, _DEVIATION = 0.0607, 0.2161
-_AUGMENTATION = (0.5, 2.0)
 _EVALUATED = 250  # images at a time where nothing is learned
 
-Key = tuple[int, list[int]]  # epoch, rows
+
+class Labelled(ABC):
+    """Images with labels, of which a network is shown some rows at a time."""
+
+    labels: np.ndarray
+
+    @property
+    @abstractmethod
+    def pixels(self) -> int:
+        """Of an image, which say what it costs."""
+
+    @abstractmethod
+    def read(self, rows: Sequence[int], epoch: int) -> Tensor:
+        """Images [B, C, H, W] from where they are kept."""
+
+    def prepared(self, images: Tensor, rows: Sequence[int], epoch: int) -> Tensor:
+        """What has been read as a network takes it; done where the network is."""
+        return images
+
+
+class Batch(NamedTuple):
+    """Images as they were read, labels, rows; and the share in the gradient, 1 on average over the parts of a batch."""
+
+    images: Tensor
+    labels: Tensor
+    rows: list[int]
+    share: float
+
+
+class _Key(NamedTuple):
+    epoch: int
+    rows: list[int]
+    share: float
 
 
 def seed_of(*parts: int) -> int:
@@ -25,57 +54,62 @@ def seed_of(*parts: int) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8]) >> 1
 
 
-def normalised(images: np.ndarray) -> Tensor:
-    """Images uint8 [N, H, W] as the networks take them, [N, 1, H, W]."""
-    return ((torch.tensor(images, dtype=torch.float32) / 255 - _MEAN) / _DEVIATION)[:, None]
-
-
 def training_batches(
-    digits: Digits, batch: int, *, seed: int, augment: bool, rank: int = 0, world: int = 1
-) -> DataLoader[tuple[Tensor, Tensor]]:
-    """Batches in a new order every epoch, of which each process has its share."""
-    return DataLoader(
-        _DigitSet(digits, seed if augment else None),
-        sampler=_Order(len(digits.labels), batch, seed, rank, world),
-        batch_size=None,
-        generator=torch.Generator(),  # so that the loader draws nothing from the global one
-    )
+    shown: Labelled, batch: int, *, seed: int, parts: int = 1, rank: int = 0, world: int = 1, pin: bool = False
+) -> DataLoader[Batch]:
+    """Batches in a new order every epoch.
+
+    Args:
+        shown: The images.
+        batch: Images of a step.
+        seed: Of the order.
+        parts: Of a batch that come one after the other.
+        rank: Which of the processes this is.
+        world: Processes, each of which has its share of every part.
+        pin: Keep batches in memory that a GPU reads faster.
+    """
+    order = _Order(len(shown.labels), batch, seed, parts, rank, world)
+    return _loader(shown, order, pin)
 
 
-def evaluation_batches(digits: Digits, *, rank: int = 0, world: int = 1) -> DataLoader[tuple[Tensor, Tensor]]:
-    """All digits once, in their order; each process has its share."""
-    rows = list(range(len(digits.labels)))[rank::world]
-    keys = [(0, rows[start : start + _EVALUATED]) for start in range(0, len(rows), _EVALUATED)]
-    return DataLoader(_DigitSet(digits, None), sampler=keys, batch_size=None, generator=torch.Generator())
+def evaluation_batches(shown: Labelled, *, rank: int = 0, world: int = 1, pin: bool = False) -> DataLoader[Batch]:
+    """All images once, in their order; each process has its share."""
+    rows = list(range(len(shown.labels)))[rank::world]
+    keys = [_Key(0, rows[start : start + _EVALUATED], 1.0) for start in range(0, len(rows), _EVALUATED)]
+    return _loader(shown, keys, pin)
 
 
-class _Order(Sampler[Key]):
+def _loader(shown: Labelled, keys: Sampler[_Key] | list[_Key], pin: bool) -> DataLoader[Batch]:
+    # The generator is there so that the loader draws nothing from the global one.
+    return DataLoader(_Set(shown), sampler=keys, batch_size=None, generator=torch.Generator(), pin_memory=pin)
+
+
+class _Order(Sampler[_Key]):
     """Rows of every batch of an epoch. Lightning calls `set_epoch`."""
 
-    def __init__(self, count: int, batch: int, seed: int, rank: int, world: int) -> None:
-        self.count, self.batch, self.seed, self.rank, self.world = count, batch, seed, rank, world
+    def __init__(self, count: int, batch: int, seed: int, parts: int, rank: int, world: int) -> None:
+        self.count, self.batch, self.seed = count, batch, seed
+        self.parts, self.rank, self.world = parts, rank, world
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return -(-self.count // self.batch)
+        return -(-self.count // self.batch) * self.parts
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[_Key]:
         generator = torch.Generator().manual_seed(seed_of(self.seed, self.epoch))
-        for rows in torch.split(torch.randperm(self.count, generator=generator), self.batch):
-            yield self.epoch, rows[self.rank :: self.world].tolist()
+        for whole in torch.split(torch.randperm(self.count, generator=generator), self.batch):
+            for part in torch.tensor_split(whole, self.parts):
+                mine = part[self.rank :: self.world].tolist()
+                yield _Key(self.epoch, mine, len(mine) * self.world * self.parts / len(whole))
 
 
-class _DigitSet(Dataset[tuple[Tensor, Tensor]]):
-    def __init__(self, digits: Digits, seed: int | None) -> None:
-        self.digits, self.seed = digits, seed
+class _Set(Dataset[Batch]):
+    def __init__(self, shown: Labelled) -> None:
+        self.shown = shown
 
-    def __getitem__(self, key: Key) -> tuple[Tensor, Tensor]:
-        epoch, rows = key
-        images = self.digits.images[rows]
-        if self.seed is not None:
-            factors = (random.Random(seed_of(self.seed, epoch, row)).uniform(*_AUGMENTATION) for row in rows)
-            images = np.stack([scaled(image, factor) for image, factor in zip(images, factors, strict=True)])
-        return normalised(images), torch.from_numpy(self.digits.labels[rows].astype(np.int64))
+    def __getitem__(self, key: _Key) -> Batch:
+        labels = torch.from_numpy(self.shown.labels[key.rows].astype(np.int64))
+        return Batch(self.shown.read(key.rows, key.epoch), labels, key.rows, key.share)

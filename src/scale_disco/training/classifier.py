@@ -10,59 +10,71 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.overrides import TorchFunctionMode
 from torchmetrics import MeanMetric
 
-from .batches import seed_of
+from .batches import Batch, seed_of
 from .recipe import Recipe
-
-Batch = tuple[Tensor, Tensor]
 
 
 class Classifier(L.LightningModule):
-    """Trains a network by a recipe; what happens in an epoch depends on the weights, the seed and the epoch alone."""
+    """Trains a network by a recipe; what happens in an epoch depends on the weights, the seed and the epoch alone.
+
+    Args:
+        network: That is trained.
+        recipe: How.
+        steps: Of an epoch.
+        seed: Of dropout.
+    """
 
     def __init__(self, network: nn.Module, recipe: Recipe, *, steps: int, seed: int) -> None:
         super().__init__()
         self.network, self.recipe, self.steps, self.seed = network, recipe, steps, seed
         self.loss, self.error = MeanMetric(), MeanMetric()
+        self.average: AveragedModel | None = None
+        if recipe.average:
+            fold = get_ema_multi_avg_fn(recipe.average)  # type: ignore[no-untyped-call]
+            self.average = AveragedModel(network, multi_avg_fn=fold, use_buffers=True).requires_grad_(False)
+
+    @property
+    def tested(self) -> nn.Module:
+        """The network with the weights that count."""
+        if self.average is None:
+            return self.network
+        network: nn.Module = self.average.module
+        return network
 
     def on_train_epoch_start(self) -> None:
         torch.manual_seed(seed_of(self.seed, self.current_epoch, self.global_rank))  # of dropout
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        images, labels = batch
         with _together(self.trainer.world_size):
-            scores = self.network(images)
-        loss = F.cross_entropy(scores, labels, label_smoothing=self.recipe.label_smoothing)
-        self.loss.update(loss.detach(), len(labels))
+            scores = self.network(batch.images)
+        loss = F.cross_entropy(scores, batch.labels, label_smoothing=self.recipe.label_smoothing)
+        self.loss.update(loss.detach(), len(batch.labels))
         self.log("training loss", self.loss, on_step=False, on_epoch=True)
         self.log("loss of a step", loss.detach())
-        return loss * _share(len(labels), self.trainer.world_size, loss)
+        return loss * batch.share
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        if self.average is not None:
+            self.average.update_parameters(self.network)
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        images, labels = batch
-        self.error.update((self.network(images).argmax(1) != labels).float())
+        self.error.update((self.tested(batch.images).argmax(1) != batch.labels).float())
         self.log("validation error", self.error, prog_bar=True)
 
     def configure_optimizers(self) -> Any:
         total = self.steps * self.recipe.epochs
-        optimiser = self.recipe.optimiser(self.parameters())
+        optimiser = self.recipe.over(self.network.parameters())
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: self.recipe.factor(step / total))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 def _together(processes: int) -> AbstractContextManager[object]:
     return SharedStatistics() if processes > 1 else nullcontext()
-
-
-def _share(images: int, processes: int, like: Tensor) -> float | Tensor:
-    """The weight of a process whose gradients are averaged with those of others, by its images of the batch."""
-    if processes == 1:
-        return 1.0
-    total = like.new_tensor(images)
-    dist.all_reduce(total)
-    return images * processes / total
 
 
 class SharedStatistics(TorchFunctionMode):

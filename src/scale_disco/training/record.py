@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from ..files import reason, write
-from .recipe import Settings
+from . import EXPERIMENTS
+from .settings import Settings
 
 RECORD, BEST, LAST, EPOCHS = "run.json", "best.safetensors", "last.ckpt", "epochs.csv"
 TESTED, ANSWERS = "test.json", {"best": "answers.npz", "last": "answers-last.npz"}
@@ -36,7 +37,12 @@ _RECORD: dict[str, Any] = {
     "epochs": list,
     "results": dict,
 }
-_EPOCH: dict[str, Any] = {"epoch": int, "training loss": float, "validation error": float, "seconds": (int, float)}
+_EPOCH: dict[str, Any] = {
+    "epoch": int,
+    "training loss": float,
+    "validation error": (float, NoneType),
+    "seconds": (int, float),
+}
 _TESTED: dict[str, Any] = {
     "settings": dict,
     "checkpoint": str,
@@ -66,12 +72,20 @@ def read_record(run: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{run}: no training run: it has no {RECORD}")
     try:
         record: dict[str, Any] = _checked(json.loads(path.read_text()), _RECORD)
-        Settings(**record["settings"])
+        settings_of(record)
         for row in record["epochs"]:
             _checked(row, _EPOCH)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: damaged, or no record of a training run ({error})") from error
     return record
+
+
+def settings_of(record: dict[str, Any]) -> Settings:
+    """The settings in a record; the oldest do not name their experiment."""
+    experiment = record.get("experiment", "mnist-scale")
+    if experiment not in EXPERIMENTS:
+        raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r}")
+    return EXPERIMENTS[experiment](**record["settings"])
 
 
 def read_tested(run: Path) -> dict[str, Any] | None:
@@ -81,7 +95,7 @@ def read_tested(run: Path) -> dict[str, Any] | None:
         return None
     try:
         tested: dict[str, Any] = _checked(json.loads(path.read_text()), _TESTED)
-        if Settings(**tested["settings"]) != Settings(**read_record(run)["settings"]):
+        if settings_of(tested) != settings_of(read_record(run)):
             raise ValueError("it belongs to a run of other settings")
         if not 0 <= tested["errors"] <= tested["images"] or not tested["images"]:
             raise ValueError(f"{tested['errors']} errors on {tested['images']} images")

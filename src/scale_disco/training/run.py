@@ -6,6 +6,7 @@ import copy
 import csv
 import dataclasses
 import datetime
+import functools
 import io
 import logging
 import os
@@ -13,7 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,14 @@ from lightning.pytorch.strategies import DDPStrategy
 from safetensors.torch import save
 from torch import nn
 
-from ..data.mnist_scale import Digits, load
 from ..files import locked, make_folder, reason, write, written_atomically
-from ..models import create_model
 from ..report import machine, versions
-from .batches import evaluation_batches, training_batches
+from .batches import Batch, evaluation_batches, training_batches
 from .classifier import Classifier
-from .recipe import Recipe, Settings
-from .record import BEST, EPOCHS, LAST, RECORD, read_checkpoint, read_record, write_record
+from .recipe import Recipe
+from .record import BEST, EPOCHS, LAST, RECORD, read_checkpoint, read_record, settings_of, write_record
+from .settings import Lesson, Progress, Settings
+from .stl10 import PRECISIONS
 
 
 def train(
@@ -45,21 +46,27 @@ def train(
     device: torch.device | str = "auto",
     devices: int = 1,
     nodes: int = 1,
+    channels_last: bool = False,
+    cache: Path | None = None,
     say: Any = print,
     bar: bool = True,
+    reading: AbstractContextManager[Progress | None] | None = None,
 ) -> dict[str, Any]:
     """Train in the folder `out`, anew or from where it stopped; the record of the run.
 
     Args:
         settings: What is trained, and how.
-        data: Folder of the realisations.
+        data: Folder of the data.
         out: Folder of the run.
         resume: Go on with the run in `out`.
         device: A device, a kind of devices, or "auto": the fastest there is.
         devices: Processes or GPUs that share every batch.
         nodes: Machines, each with so many devices.
+        channels_last: Keep the channels of a pixel side by side, which newer GPUs like.
+        cache: File that keeps decoded images.
         say: Called with a line for the user after every epoch.
         bar: Show a progress bar, at a terminal.
+        reading: Entered while data are read; shows how far that is.
     """
     for name, value in (("devices", devices), ("nodes", nodes)):
         if value < 1:
@@ -72,19 +79,20 @@ def train(
         return record
     if first and not resume:
         _check_free(out)
-    parts = {
-        name: Digits(*(column[: settings.limit] for column in digits))
-        for name, digits in load(data, settings.split).items()
-    }
+    _check_precision(settings, where)
+    with reading or nullcontext() as progress:
+        lesson = settings.lesson(data, cache=cache, progress=progress)
+    if record.setdefault("facts", lesson.facts) != lesson.facts:
+        raise ValueError(f"--resume: {out} was started with other images than those in {data}")
     diary = _Diary(out, record, settings.full_recipe, say)
-    processes = devices * nodes
+    fit = functools.partial(_fit, settings, lesson, diary, where, devices * nodes, channels_last, bar)
     if not first:
-        return _fit(settings, parts, diary, where, processes, bar)
+        return fit()
     make_folder(out)
     with locked(out):
         if not resume:
             write_record(out, record)
-        return _fit(settings, parts, diary, where, processes, bar)
+        return fit()
 
 
 def _where(device: torch.device | None, devices: int) -> dict[str, Any]:
@@ -98,15 +106,32 @@ def _where(device: torch.device | None, devices: int) -> dict[str, Any]:
     return {"accelerator": device.type, "devices": [device.index]}
 
 
+def _check_precision(settings: Settings, where: dict[str, Any]) -> None:
+    if _precision(settings) == "16-mixed" and (where["accelerator"] == "cpu" or not torch.accelerator.is_available()):
+        raise ValueError("--precision 16 needs a GPU; 32 and bf16 are for every device")
+
+
+def _precision(settings: Settings) -> Any:
+    return PRECISIONS[getattr(settings, "precision", "32")]
+
+
 def _fit(
-    settings: Settings, parts: dict[str, Digits], diary: _Diary, where: dict[str, Any], processes: int, bar: bool
+    settings: Settings,
+    lesson: Lesson,
+    diary: _Diary,
+    where: dict[str, Any],
+    processes: int,
+    channels_last: bool,
+    bar: bool,
 ) -> dict[str, Any]:
     """Train from the last checkpoint of the folder if it has one."""
     torch.manual_seed(settings.seed)
-    network = create_model(settings.model, augmented=settings.augment)
+    network = settings.network(lesson.facts)
     recipe = settings.full_recipe
-    steps = recipe.steps(len(parts["train"].labels), processes)
+    steps = recipe.steps(len(lesson.train.labels), processes)
     last = diary.out / LAST if (diary.out / LAST).is_file() else None
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    network.to(memory_format=layout)  # type: ignore[call-overload]
     module = Classifier(network, recipe, steps=steps, seed=settings.seed)
     if last is not None:
         _check_weights(last, module)
@@ -116,6 +141,8 @@ def _fit(
         trainer = L.Trainer(
             max_epochs=recipe.epochs,
             **where,
+            precision=_precision(settings),
+            accumulate_grad_batches=recipe.accumulate,
             strategy=_strategy(network) if processes > 1 else "auto",
             use_distributed_sampler=False,
             deterministic=True,
@@ -123,14 +150,14 @@ def _fit(
             enable_model_summary=False,
             enable_progress_bar=bar,
             logger=TensorBoardLogger(diary.out, name="", version="tensorboard"),
-            log_every_n_steps=min(10, steps),
+            log_every_n_steps=min(10, steps * recipe.accumulate),
             callbacks=[diary, *([_Bar()] if bar else [])],
             plugins=[_Writer()],
         )
         try:
             trainer.fit(
                 module,
-                datamodule=_Digits(parts, settings),
+                datamodule=_Batches(lesson, settings, layout),
                 ckpt_path=last,
                 weights_only=True,
             )
@@ -143,28 +170,33 @@ def _fit(
     return diary.record
 
 
-class _Digits(L.LightningDataModule):
-    def __init__(self, parts: dict[str, Digits], settings: Settings) -> None:
+class _Batches(L.LightningDataModule):
+    def __init__(self, lesson: Lesson, settings: Settings, layout: torch.memory_format) -> None:
         super().__init__()
-        self.parts, self.settings = parts, settings
+        self.lesson, self.settings, self.layout = lesson, settings, layout
 
     @property
-    def _share(self) -> dict[str, int]:
-        assert self.trainer is not None
-        return {"rank": self.trainer.global_rank, "world": self.trainer.world_size}
+    def _share(self) -> dict[str, Any]:
+        trainer = self.trainer
+        assert trainer is not None
+        pin = trainer.strategy.root_device.type == "cuda"
+        return {"rank": trainer.global_rank, "world": trainer.world_size, "pin": pin}
 
     def train_dataloader(self) -> Any:
-        settings = self.settings
-        return training_batches(
-            self.parts["train"],
-            settings.full_recipe.batch,
-            seed=settings.seed,
-            augment=settings.augment,
-            **self._share,
-        )
+        recipe, seed = self.settings.full_recipe, self.settings.seed
+        return training_batches(self.lesson.train, recipe.batch, seed=seed, parts=recipe.accumulate, **self._share)
 
     def val_dataloader(self) -> Any:
-        return evaluation_batches(self.parts["val"], **self._share)
+        shown = self.lesson.validation
+        return [] if shown is None else evaluation_batches(shown, **self._share)
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        trainer = self.trainer
+        assert trainer is not None
+        shown = self.lesson.train if trainer.training else self.lesson.validation
+        assert shown is not None
+        images = shown.prepared(batch.images, batch.rows, trainer.current_epoch)
+        return batch._replace(images=images.contiguous(memory_format=self.layout))
 
 
 class _Writer(TorchCheckpointIO):
@@ -193,7 +225,7 @@ class _Diary(Checkpoint):
 
     def __init__(self, out: Path, record: dict[str, Any], recipe: Recipe, say: Any) -> None:
         self.out, self.record, self.recipe, self.say = out, record, recipe, say
-        self.rows: list[dict[str, float]] = []
+        self.rows: list[dict[str, Any]] = []
         self.start = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
@@ -206,9 +238,10 @@ class _Diary(Checkpoint):
         self.start = time.monotonic()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, Classifier)
         metrics = trainer.callback_metrics
-        error = float(metrics["validation error"])
-        better = error < min((row["validation error"] for row in self.rows), default=2.0)
+        error = float(metrics["validation error"]) if "validation error" in metrics else None
+        better = error is not None and error < min((row["validation error"] for row in self.rows), default=2.0)
         self.rows.append(
             {
                 "epoch": trainer.current_epoch + 1,
@@ -219,9 +252,8 @@ class _Diary(Checkpoint):
             }
         )
         if better and trainer.is_global_zero:
-            network = pl_module.network
-            assert isinstance(network, nn.Module)
-            write(self.out / BEST, save(network.state_dict(), {"epoch": str(trainer.current_epoch + 1)}))
+            state = {name: tensor.contiguous() for name, tensor in pl_module.tested.state_dict().items()}
+            write(self.out / BEST, save(state, {"epoch": str(trainer.current_epoch + 1)}))
         trainer.save_checkpoint(self.out / LAST)  # all processes take part
         if trainer.is_global_zero:
             self._note()
@@ -233,9 +265,11 @@ class _Diary(Checkpoint):
 
     def _note(self) -> None:
         rows, epochs = self.rows, self.recipe.epochs
-        best = min(rows, key=lambda row: row["validation error"])
         self.record["epochs"] = rows
-        self.record["results"] = {"best epoch": best["epoch"], "validation error": best["validation error"]}
+        self.record["results"] = {"training loss": rows[-1]["training loss"]}
+        if rows[0]["validation error"] is not None:
+            best = min(rows, key=lambda row: row["validation error"])
+            self.record["results"] |= {"best epoch": best["epoch"], "validation error": best["validation error"]}
         if len(rows) == epochs:
             self.record["status"] = "finished"
             self.record["finished"] = _now()
@@ -247,19 +281,21 @@ class _Diary(Checkpoint):
 
     def _tell(self) -> None:
         row, epochs = self.rows[-1], self.recipe.epochs
-        best = min(each["validation error"] for each in self.rows)
-        left = row["seconds"] * (epochs - len(self.rows))
-        self.say(
-            f"epoch {row['epoch']:.0f} of {epochs}: loss {row['training loss']:.4f}, validation error "
-            f"{row['validation error']:.2%} (best {best:.2%}), {row['seconds']:.0f} s"
-            + (f", {_duration(left)} left" if left else "")
-        )
+        words = [f"epoch {row['epoch']} of {epochs}: loss {row['training loss']:.4f}"]
+        if row["validation error"] is not None:
+            best = min(each["validation error"] for each in self.rows)
+            words.append(f"validation error {row['validation error']:.2%} (best {best:.2%})")
+        words.append(f"{row['seconds']:.0f} s")
+        if left := row["seconds"] * (epochs - len(self.rows)):
+            words.append(f"{_duration(left)} left")
+        self.say(", ".join(words))
 
 
 def _new_record(settings: Settings, data: Path) -> dict[str, Any]:
     return {
         "status": "running",
-        "settings": dataclasses.asdict(settings),
+        "experiment": settings.experiment,
+        "settings": settings.as_dict(),
         "recipe": dataclasses.asdict(settings.full_recipe),
         "data": str(data.resolve()),
         "versions": {**versions(), "lightning": L.__version__},
@@ -281,10 +317,12 @@ def _check_free(out: Path) -> None:
 def _opened(out: Path, settings: Settings) -> dict[str, Any]:
     """The record of a run that is to go on, if its settings are the same."""
     record = read_record(out)
-    before = Settings(**record["settings"])
+    before = settings_of(record)
+    if before.experiment != settings.experiment:
+        raise ValueError(f"--resume: {out} is a run of {before.experiment}, got {settings.experiment}")
     others = [
-        f"--{name} {was}, got {now}"
-        for name, now in dataclasses.asdict(settings).items()
+        f"--{name.replace('_', '-')} {was}, got {now}"
+        for name, now in settings.as_dict().items()
         if (was := getattr(before, name)) != now
     ]
     if others:

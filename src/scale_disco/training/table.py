@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from ..models import list_models
 from ..report import deviation, table
-from .evaluate import Bin, bins_of
-from .recipe import RECIPES, Settings
-from .record import RECORD, read_record, read_tested
+from .evaluate import bins_of
+from .mnist_scale import RECIPES
+from .record import RECORD, read_record, read_tested, settings_of
+from .settings import Bin
 
 MISSING = "missing"
 
@@ -49,7 +50,7 @@ class Outcome:
     """A run, with what was measured on it if it was tested in whole."""
 
     run: Path
-    settings: Settings
+    settings: Any
     record: dict[str, Any]
     tested: dict[str, Any] | None
 
@@ -91,7 +92,7 @@ def outcomes(folders: Sequence[Path]) -> list[Outcome]:
 
 def _outcome(run: Path) -> Outcome:
     record, tested = read_record(run), read_tested(run)
-    settings = Settings(**record["settings"])
+    settings = settings_of(record)
     counts = tested is not None and tested["complete"] and tested["checkpoint"] == settings.full_recipe.weights
     return Outcome(run, settings, record, tested if counts else None)
 
