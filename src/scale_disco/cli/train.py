@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..training import EXPERIMENTS
-from ..training.record import read_record
+from ..training.record import check_experiment, read_record
 from ..training.settings import Settings
 from .terminal import (
     Progress,
@@ -120,6 +120,7 @@ def run(options: argparse.Namespace) -> None:
         if "out" not in given:
             raise ValueError("--resume needs --out, the folder of the run")
         record = read_record(given["out"])
+        check_experiment(given["out"], record, options.experiment)
         given = record["settings"] | {"data": Path(record["data"])} | given
     fields = _FIELDS[options.experiment]
     for name in given:

@@ -88,6 +88,8 @@ def trained(
         raise ValueError(f"--checkpoint must be best or last, got {checkpoint!r}")
     path = run / names[checkpoint]
     if not path.is_file():
+        if checkpoint == "best" and any(row["validation error"] is None for row in read_record(run)["epochs"]):
+            raise ValueError(f"{run}: no {path.name}: no images were held out (--holdout) to find it; test the last")
         raise FileNotFoundError(f"{run}: no {path.name} yet: the run has not finished an epoch; train on with --resume")
     network = settings.network(facts or {})
     whole = read_checkpoint(path)["state_dict"] if checkpoint == "last" else None

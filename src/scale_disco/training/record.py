@@ -88,6 +88,12 @@ def settings_of(record: dict[str, Any]) -> Settings:
     return EXPERIMENTS[experiment](**record["settings"])
 
 
+def check_experiment(run: Path, record: dict[str, Any], experiment: str) -> None:
+    """Refuse a run of another experiment."""
+    if (before := settings_of(record).experiment) != experiment:
+        raise ValueError(f"{run} is a run of {before}, got {experiment}")
+
+
 def read_tested(run: Path) -> dict[str, Any] | None:
     """What was measured on a run; None if nothing was."""
     path = run / TESTED

@@ -32,7 +32,17 @@ from ..report import machine, versions
 from .batches import Batch, evaluation_batches, training_batches
 from .classifier import Classifier
 from .recipe import Recipe
-from .record import BEST, EPOCHS, LAST, RECORD, read_checkpoint, read_record, settings_of, write_record
+from .record import (
+    BEST,
+    EPOCHS,
+    LAST,
+    RECORD,
+    check_experiment,
+    read_checkpoint,
+    read_record,
+    settings_of,
+    write_record,
+)
 from .settings import Lesson, Progress, Settings
 from .stl10 import PRECISIONS
 
@@ -107,8 +117,12 @@ def _where(device: torch.device | None, devices: int) -> dict[str, Any]:
 
 
 def _check_precision(settings: Settings, where: dict[str, Any]) -> None:
-    if _precision(settings) == "16-mixed" and (where["accelerator"] == "cpu" or not torch.accelerator.is_available()):
+    if _precision(settings) == "16-mixed" and _on_cpu(where):
         raise ValueError("--precision 16 needs a GPU; 32 and bf16 are for every device")
+
+
+def _on_cpu(where: dict[str, Any]) -> bool:
+    return where["accelerator"] == "cpu" or not torch.accelerator.is_available()
 
 
 def _precision(settings: Settings) -> Any:
@@ -145,8 +159,9 @@ def _fit(
             accumulate_grad_batches=recipe.accumulate,
             strategy=_strategy(network) if processes > 1 else "auto",
             use_distributed_sampler=False,
-            deterministic=True,
+            deterministic=True if _on_cpu(where) else "warn",  # GPUs lack some algorithms
             num_sanity_val_steps=0,
+            limit_val_batches=1.0 if lesson.validation else 0,
             enable_model_summary=False,
             enable_progress_bar=bar,
             logger=TensorBoardLogger(diary.out, name="", version="tensorboard"),
@@ -188,7 +203,8 @@ class _Batches(L.LightningDataModule):
 
     def val_dataloader(self) -> Any:
         shown = self.lesson.validation
-        return [] if shown is None else evaluation_batches(shown, **self._share)
+        assert shown is not None
+        return evaluation_batches(shown, **self._share)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         trainer = self.trainer
@@ -317,9 +333,8 @@ def _check_free(out: Path) -> None:
 def _opened(out: Path, settings: Settings) -> dict[str, Any]:
     """The record of a run that is to go on, if its settings are the same."""
     record = read_record(out)
+    check_experiment(out, record, settings.experiment)
     before = settings_of(record)
-    if before.experiment != settings.experiment:
-        raise ValueError(f"--resume: {out} is a run of {before.experiment}, got {settings.experiment}")
     others = [
         f"--{name.replace('_', '-')} {was}, got {now}"
         for name, now in settings.as_dict().items()

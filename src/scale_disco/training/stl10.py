@@ -97,8 +97,8 @@ class Stl10(Settings):
         for name, value in self._special().items():
             if value is not None and name not in known:
                 raise ValueError(f"--{_option(name)} is not an option of {self.model}")
-        with torch.device("meta"):
-            self.network({"classes": ["one", "other"]})  # which has its own rules
+        with torch.device("meta"):  # the network has rules of its own
+            create_model(self.model, depth=self.depth, width=self.width, dropout=self.dropout)
 
     @property
     def full_recipe(self) -> Recipe:
