@@ -354,6 +354,16 @@ def test_resume_refuses_other_images(trained_run, pictures, tmp_path, capsys):
     assert_one_line(capsys, "train", "is a run of stl10, got mnist-scale")
 
 
+@pytest.mark.parametrize("left", ["name", "classes", "mean", "deviation", "checksum"])
+def test_a_record_without_facts_is_one_line(trained_run, tmp_path, left, capsys):
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    record = json.loads((run / "run.json").read_text())
+    del record["facts"][left]
+    (run / "run.json").write_text(json.dumps(record))
+    assert main(["test", str(run)]) == 1
+    assert_one_line(capsys, "test", f"damaged, or no record of a training run ({left} is missing")
+
+
 def test_best_weights_need_held_out_images(trained_run, capsys):
     assert main(["test", str(trained_run), "--checkpoint", "best"]) == 1
     assert_one_line(capsys, "test", "no images were held out (--holdout)")
@@ -407,7 +417,7 @@ def test_wrong_settings_are_one_line(generated, tmp_path, case, capsys):
     arguments, code, message = ERRORS[case]
     assert main(words(generated, tmp_path / "run", *arguments)) == code
     assert_one_line(capsys, "train", message)
-    assert not (tmp_path / "run" / "last.ckpt").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_missing_data_is_one_line(tmp_path, capsys):

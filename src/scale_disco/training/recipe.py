@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+PRECISIONS = ("32", "16", "bf16")  # the last two mixed with the first
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -22,6 +24,7 @@ class Recipe:
     weight_decay: float = 0.0
     label_smoothing: float = 0.0
     average: float = 0.0  # decay of the moving average of the weights, which is what is tested; 0: none
+    precision: str = "32"  # bits of the arithmetic, one of PRECISIONS
     accumulate: int = 1  # parts of a batch that are computed one after the other
     weights: str = "best"  # that are tested: best on validation, or last
 

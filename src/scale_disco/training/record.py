@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import pickle
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -72,7 +73,7 @@ def read_record(run: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{run}: no training run: it has no {RECORD}")
     try:
         record: dict[str, Any] = _checked(json.loads(path.read_text()), _RECORD)
-        settings_of(record)
+        _checked(record.get("facts", {}), settings_of(record).facts)
         for row in record["epochs"]:
             _checked(row, _EPOCH)
     except (ValueError, TypeError) as error:
@@ -120,7 +121,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: damaged, or no checkpoint of a run ({reason(error)})") from error
 
 
-def _checked(value: Any, kinds: dict[str, Any]) -> dict[str, Any]:
+def _checked(value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """A dictionary that has at least these keys, with values of these kinds."""
     if not isinstance(value, dict):
         raise ValueError(f"expected a dictionary, got {type(value).__name__}")

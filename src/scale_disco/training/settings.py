@@ -66,6 +66,7 @@ class Settings(ABC):
     models: ClassVar[list[str]]
     recipes: ClassVar[Mapping[str, Recipe]]
     words: ClassVar[Mapping[str, Iterable[str]]] = {}  # that other options take
+    facts: ClassVar[Mapping[str, type]] = {}  # about the data, with the kinds of their values
 
     model: str
     recipe: str

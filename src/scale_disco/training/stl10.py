@@ -25,7 +25,7 @@ from ..models import create_model, default_options, list_models
 from .augment import Augmentation
 from .batches import Labelled
 from .equivariance import error_of_layers
-from .recipe import Recipe
+from .recipe import PRECISIONS, Recipe
 from .settings import Bin, Exam, Lesson, Progress, Settings, setting
 
 _SIZES = (0.5, 2**-0.5, 2**0.5, 2.0)  # of test images over those in training
@@ -40,7 +40,6 @@ RECIPES = {
 _OWN: dict[tuple[str, str], dict[str, Any]] = {
     ("paper", "stl10/disco"): {"batch": 64, "learning_rate": 0.05, "weight_decay": 1e-3}
 }
-PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}  # and Lightning's words
 _MODELS = list_models("stl10")
 
 
@@ -57,6 +56,7 @@ class Stl10(Settings):
         "layout": ("projected", "plain", "interscale"),
         "pools": ("max", "mean", "blur", "stride"),
     }
+    facts = {"name": str, "classes": list, "mean": list, "deviation": list, "checksum": str}  # noqa: RUF012
 
     model: str = setting("stl10/disco", f"network: {', '.join(_MODELS)}")
     depth: int = setting(16, "convolutions of the network on its longest way: 10, 16, 22...")
@@ -107,6 +107,7 @@ class Stl10(Settings):
             **_OWN.get((self.recipe, self.model), {}),
             label_smoothing=self.smoothing,
             average=self.ema,
+            precision=self.precision,
             accumulate=self.accumulate,
         )
         given = {name: getattr(self, name) for name in ("batch", "learning_rate", "weight_decay")}
