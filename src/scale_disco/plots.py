@@ -124,14 +124,28 @@ class Range(NamedTuple):
     deviation: float
 
 
-def plot_error_over_scale(curves: Mapping[str, Sequence[Range]], trained: tuple[float, float]) -> Figure:
-    """Classification error over the scale of digits, a line per network; the training range is shaded."""
+def plot_error_over_scale(
+    curves: Mapping[str, Sequence[Range]],
+    trained: tuple[float, float],
+    subject: str = "digits",
+    bars: str = "binomial deviations",
+) -> Figure:
+    """Classification error over the scale of images, a line per network; the training range is shaded.
+
+    Args:
+        curves: By network. Of one scale each, ranges are points of one line; others are lines of their own per kind.
+        trained: Scales in training, from and to.
+        subject: What the images show.
+        bars: What the deviations are.
+    """
     figure = _figure_class()(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()
-    axis.axvspan(*trained, color="#f0f0f0", zorder=0, label="scales in training")
+    if trained[0] == trained[1]:
+        axis.axvline(trained[0], color="#e4e4e4", lw=8, zorder=0, label="scale in training")
+    else:
+        axis.axvspan(*trained, color="#f0f0f0", zorder=0, label="scales in training")
     for index, (name, ranges) in enumerate(curves.items()):
-        for kind in dict.fromkeys(one.kind for one in ranges):  # measured on other digits: lines do not join
-            part = [one for one in ranges if one.kind == kind]
+        for place, part in enumerate(_lines(ranges)):
             axis.errorbar(
                 [(one.low * one.high) ** 0.5 for one in part],
                 [100 * one.error for one in part],
@@ -140,10 +154,12 @@ def plot_error_over_scale(curves: Mapping[str, Sequence[Range]], trained: tuple[
                 ms=4,
                 capsize=2,
                 color=f"C{index}",
-                label=name if kind == ranges[0].kind else None,
+                label=None if place else name,
             )
-    axis.set(xscale="log", xlabel="scale of the digits", ylabel="error, %")
+    axis.set(xscale="log", xlabel=f"scale of the {subject}", ylabel="error, %")
+    bounds = [bound for ranges in curves.values() for one in ranges for bound in (one.low, one.high)] or list(trained)
     ticks = [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0]
+    ticks = [tick for tick in ticks if 0.98 * min(bounds) <= tick <= 1.02 * max(bounds)]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     if all(one.error > 0 for ranges in curves.values() for one in ranges):
         axis.set_yscale("log")
@@ -154,9 +170,16 @@ def plot_error_over_scale(curves: Mapping[str, Sequence[Range]], trained: tuple[
         else:
             axis.set_yscale("linear")
     axis.minorticks_off()
-    axis.set_title("Error over the scale of digits, with binomial deviations", fontsize=10)
+    axis.set_title(f"Error over the scale of {subject}, with {bars}", fontsize=10)
     _finish(axis)
     return figure
+
+
+def _lines(ranges: Sequence[Range]) -> list[list[Range]]:
+    """What lines join: the same images at several scales, or images of one kind."""
+    if all(one.low == one.high for one in ranges):
+        return [sorted(ranges, key=lambda one: one.low)]
+    return [[one for one in ranges if one.kind == kind] for kind in dict.fromkeys(one.kind for one in ranges)]
 
 
 class Point(NamedTuple):
@@ -168,13 +191,22 @@ class Point(NamedTuple):
     deviation: float
 
 
-def plot_equivariance_and_error(ours: Sequence[Point], paper: Sequence[Point]) -> Figure:
-    """Classification error over equivariance error: the right half of the paper's Fig. 1, with ours beside."""
-    figure = _figure_class()(figsize=(7, 4.2), layout="constrained")
-    axis = figure.subplots()
-    for points, label, colour, face in (
-        (paper, "paper", "#9a9a9a", "white"),
-        (ours, "measured here", "#1f6f8b", "#1f6f8b"),
+def plot_equivariance_and_error(
+    ours: Sequence[Point], paper: Sequence[Point], data: tuple[str, str] | None = None
+) -> Figure:
+    """Classification error over equivariance error: the right half of the paper's Fig. 1, with ours beside.
+
+    Args:
+        ours: Measured here.
+        paper: The paper's.
+        data: Names of our data and the paper's if they are not the same; then each has its own axis of errors.
+    """
+    figure = _figure_class()(figsize=(9 if data else 7, 4.2), layout="constrained")
+    axes = figure.subplots(1, 2, sharex=True) if data else [figure.subplots()] * 2
+    on = [f", on {name}" for name in data] if data else ["", ""]
+    for axis, points, label, colour, face in (
+        (axes[0], paper, f"paper{on[1]}", "#9a9a9a", "white"),
+        (axes[1], ours, f"measured here{on[0]}", "#1f6f8b", "#1f6f8b"),
     ):
         shown = [point for point in points if point.equivariance > 0]
         if shown:
@@ -199,10 +231,15 @@ def plot_equivariance_and_error(ours: Sequence[Point], paper: Sequence[Point]) -
                 fontsize=8,
                 color=colour,
             )
-    axis.set(xscale="log", xlabel="equivariance error (Eq. 14) of the basis", ylabel="classification error, %")
-    axis.margins(0.2)
-    axis.set_title("Error of networks over the equivariance error of their bases", fontsize=10)
-    _finish(axis)
+    for axis in axes if data else axes[:1]:
+        axis.set(xscale="log", xlabel="equivariance error (Eq. 14) of the basis", ylabel="classification error, %")
+        axis.margins(0.2)
+        _finish(axis)
+    title = "Error of networks over the equivariance error of their bases"
+    if data:
+        figure.suptitle(title, fontsize=10)
+    else:
+        axes[0].set_title(title, fontsize=10)
     return figure
 
 

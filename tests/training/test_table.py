@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -8,54 +7,24 @@ import pytest
 from scale_disco.cli import main
 from scale_disco.models import list_models
 from scale_disco.training.mnist_scale import RECIPES, MnistScale
-from scale_disco.training.table import PAPER, gaps_of, groups, outcomes, scale_table_of, scales_of, table_of
+from scale_disco.training.tables.mnist_scale import PAPER, Table1
+from scale_disco.training.tables.outcome import outcomes
+from tests.training.runs import cells, write_run
 from tests.training.trial import assert_one_line
 
 
 @pytest.fixture
 def add_run(tmp_path):
-    """Write the folder of a run, tested or not."""
+    """Write the folder of a run on MNIST-scale, tested or not."""
 
     def write(name, errors=None, done=None, complete=True, **settings):
-        chosen = MnistScale(**settings)
-        epochs = chosen.full_recipe.epochs
-        row = {"epoch": 1, "validation error": 0.02, "training loss": 0.1, "seconds": 90.0}
-        record = {
-            "status": "running" if done else "finished",
-            "settings": dataclasses.asdict(chosen),
-            "epochs": [row] * (done or epochs),
-            "results": {},
-            "data": "data",
-            "versions": {"torch": "2.4"},
-            "machine": "abacus",
-        }
-        run = tmp_path / "runs" / name
-        run.mkdir(parents=True)
-        (run / "run.json").write_text(json.dumps(record))
-        if errors is not None:
-            tested = {
-                "settings": record["settings"],
-                "checkpoint": "last",
-                "images": 50_000,
-                "errors": errors,
-                "complete": complete,
-                "equivariance error": 0.02 if "disco" in chosen.model else None,
-                "by scale": [
-                    {"kind": "test", "low": 0.3, "high": 0.4, "images": 1000, "errors": 50},
-                    {"kind": "larger", "low": 1.0, "high": 1.2, "images": 100, "errors": 20},
-                ],
-                "parameters": 494_549,
-                "date": "2026-01-01",
-            }
-            (run / "test.json").write_text(json.dumps(tested))
-        return tmp_path / "runs"
+        return write_run(tmp_path / "runs", name, MnistScale(**settings), errors, done=done, complete=complete)
 
     return write
 
 
-def cells(text, name):
-    (line,) = [line for line in text.splitlines() if line.startswith(f"| {name} ")]
-    return [cell.strip() for cell in line.split("|")[1:-1]]
+def tables_of(*folders):
+    return Table1.sort(outcomes(folders, "mnist-scale"))
 
 
 def test_every_model_has_its_row_of_the_paper():
@@ -65,9 +34,9 @@ def test_every_model_has_its_row_of_the_paper():
 def test_mean_and_deviation_over_realisations(add_run):
     for split, errors in enumerate((700, 750, 800)):
         runs = add_run(f"disco{split}", errors, model="mnist/disco", split=str(split))
-    (group,) = groups(outcomes([runs]))
+    (group,) = tables_of(runs)
     assert group.title == "MNIST-scale, recipe fast"
-    row = cells(table_of(group), "DISCO")
+    row = cells(group.table(), "DISCO")
     assert row == [
         "DISCO", "1.50 ± 0.10 (3 runs)", "1.52 ± 0.06", "missing", "1.35 ± 0.05", "0.02", "0.004", "494,549", "90",
     ]  # fmt: skip
@@ -75,30 +44,30 @@ def test_mean_and_deviation_over_realisations(add_run):
 
 def test_one_run_has_a_binomial_deviation(add_run):
     runs = add_run("cnn", 1000, model="mnist/cnn", augment=True)
-    (group,) = groups(outcomes([runs]))
-    assert cells(table_of(group), "CNN")[1:4] == ["missing", "2.02 ± 0.07", "2.00 ± 0.06 (1 run)"]
+    (group,) = tables_of(runs)
+    assert cells(group.table(), "CNN")[1:4] == ["missing", "2.02 ± 0.07", "2.00 ± 0.06 (1 run)"]
 
 
 def test_what_is_missing_says_why(add_run):
     add_run("a", model="mnist/cnn")
     add_run("b", 500, model="mnist/disco", done=3, complete=False)
     runs = add_run("c", 500, model="mnist/dss", complete=False)
-    (group,) = groups(outcomes([runs]))
-    text = table_of(group)
+    (group,) = tables_of(runs)
+    text = group.table()
     epochs = RECIPES["fast"].epochs
     assert cells(text, "CNN")[1] == "missing (not tested)"
     assert cells(text, "DISCO")[1] == f"missing (3 of {epochs} epochs)"
     assert cells(text, "DSS")[1] == "missing (not tested)"
     assert cells(text, "SEVF")[1] == "missing"
-    assert gaps_of(group) == ""
+    assert group.gaps() == ""
 
 
 def test_gaps_have_the_deviation_of_a_difference(add_run):
     add_run("a", 1000, model="mnist/cnn")
     runs = add_run("b", 750, model="mnist/disco")
-    (group,) = groups(outcomes([runs]))
+    (group,) = tables_of(runs)
     deviation = (0.02 * 0.98 / 50_000 + 0.015 * 0.985 / 50_000) ** 0.5
-    assert gaps_of(group) == f"- MNIST: best DISCO; CNN +0.50 ± {100 * deviation:.2f} points"
+    assert group.gaps() == f"- MNIST: best DISCO; CNN +0.50 ± {100 * deviation:.2f} points"
 
 
 def test_runs_of_different_training_are_not_mixed(add_run):
@@ -107,7 +76,7 @@ def test_runs_of_different_training_are_not_mixed(add_run):
     add_run("c", 720, model="mnist/disco", epochs=2)
     add_run("d", 730, model="mnist/disco", limit=100)
     runs = add_run("e", 740, model="mnist/disco", split="mini")
-    found = groups(outcomes([runs]))
+    found = tables_of(runs)
     assert len(found) == 5
     assert all(len(group.outcomes) == 1 for group in found)
 
@@ -115,10 +84,12 @@ def test_runs_of_different_training_are_not_mixed(add_run):
 def test_scales_of_several_runs_are_pooled(add_run):
     add_run("a", 700, model="mnist/disco")
     runs = add_run("b", 750, model="mnist/disco", split="1")
-    (group,) = groups(outcomes([runs]))
-    (bins,) = scales_of(group).values()
-    assert [(one.images, one.errors) for one in bins] == [(2000, 100), (200, 40)]
-    assert cells(scale_table_of(group), "1 to 1.2")[1] == "20.00 ± 2.83"
+    (group,) = tables_of(runs)
+    (line,) = group.curves().values()
+    deviations = [(0.05 * 0.95 / 2000) ** 0.5, (0.2 * 0.8 / 200) ** 0.5]
+    assert [one.error for one in line] == [0.05, 0.2]
+    assert [one.deviation for one in line] == pytest.approx(deviations)
+    assert cells(group.scale_table(), "1 to 1.2")[1] == "20.00 ± 2.83"
 
 
 def test_command_writes_and_draws(add_run, tmp_path, capsys):
@@ -139,7 +110,7 @@ def test_command_writes_and_draws(add_run, tmp_path, capsys):
 def test_a_run_counts_once(add_run):
     add_run("a", 1000, model="mnist/cnn")
     runs = add_run("b", 750, model="mnist/disco")
-    assert len(outcomes([runs, runs / "a", runs / "." / "b"])) == 2
+    assert len(outcomes([runs, runs / "a", runs / "." / "b"], "mnist-scale")) == 2
 
 
 def test_errors_are_one_line(add_run, tmp_path, capsys):
@@ -148,9 +119,14 @@ def test_errors_are_one_line(add_run, tmp_path, capsys):
     runs = add_run("a", 1000, model="mnist/cnn")
     path = runs / "a" / "test.json"
     good = json.loads(path.read_text())
-    damaged = ["{}", "[]", "{", *(json.dumps({key: good[key] for key in good if key != left}) for left in good)]
+    needed = [key for key in good if key != "experiment"]  # which the oldest do not name
+    damaged = ["{}", "[]", "{", *(json.dumps({key: good[key] for key in good if key != left}) for left in needed)]
     damaged += [
         json.dumps(good | changed) for changed in ({"images": 0, "errors": 0}, {"errors": -1}, {"settings": {}})
+    ]
+    damaged += [
+        json.dumps(good | {"by scale": [part]})
+        for part in ({}, 5, good["by scale"][0] | {"images": 0}, good["by scale"][0] | {"low": "a"})
     ]
     for text in damaged:
         path.write_text(text)
@@ -158,22 +134,33 @@ def test_errors_are_one_line(add_run, tmp_path, capsys):
         assert_one_line(capsys, "table", "test.json: damaged; make it anew: disco test")
     path = runs / "a" / "run.json"
     good = json.loads(path.read_text())
-    for left in good:
+    for left in (key for key in good if key != "experiment"):
         path.write_text(json.dumps({key: good[key] for key in good if key != left}))
         assert main(["table", "mnist-scale", str(runs)]) == 1
         assert_one_line(capsys, "table", "run.json: damaged, or no record of a training run")
-    path.write_text(json.dumps(good | {"epochs": [{}]}))
-    assert main(["table", "mnist-scale", str(runs)]) == 1
-    assert_one_line(capsys, "table", "run.json: damaged")
+    for changed in ({"epochs": [{}]}, {"facts": []}):
+        path.write_text(json.dumps(good | changed))
+        assert main(["table", "mnist-scale", str(runs)]) == 1
+        assert_one_line(capsys, "table", "run.json: damaged")
+
+
+def test_the_oldest_runs_do_not_name_their_experiment(add_run):
+    runs = add_run("a", 1000, model="mnist/cnn")
+    for path in runs.glob("a/*.json"):
+        told = json.loads(path.read_text())
+        assert told.pop("experiment") == "mnist-scale"
+        path.write_text(json.dumps(told))
+    (group,) = tables_of(runs)
+    assert cells(group.table(), "CNN")[1] == "2.00 ± 0.06 (1 run)"
 
 
 def test_small_networks_stand_apart(add_run):
     add_run("large", errors=800, model="mnist/disco")
     runs = add_run("small", errors=900, model="digits/disco", recipe="quick")
-    sections = groups(outcomes([runs]))
+    sections = tables_of(runs)
     titles = [group.title for group in sections]
     assert titles == ["MNIST-scale, recipe fast", "MNIST-scale, small networks, recipe quick"]
-    row = cells(table_of(sections[1]), "DISCO")
+    row = cells(sections[1].table(), "DISCO")
     assert row[1] == "1.80 ± 0.06 (1 run)"
     assert row[2] == "-"  # the paper has none
-    assert [cells(table_of(sections[1]), name)[1] for name in ("CNN", "SESN, Hermite")] == ["missing", "missing"]
+    assert [cells(sections[1].table(), name)[1] for name in ("CNN", "SESN, Hermite")] == ["missing", "missing"]

@@ -3,59 +3,63 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
-from ..data.mnist_scale import FACTORS
 from ..files import check_writable, write
-from ..plots import Point, Range, check_picture, plot_equivariance_and_error, plot_error_over_scale, save_figure
+from ..plots import check_picture, plot_equivariance_and_error, plot_error_over_scale, save_figure
+from ..training import EXPERIMENTS
 from .terminal import add_command, add_out, add_plot, say, show
 
 _EXAMPLES = """\
   disco table mnist-scale runs
   disco table mnist-scale runs --out table.md --plot table.png
+  disco table stl10 runs --plot bases.png --scales scales.png
 """
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     table = add_command(commands, "table", run, "tested runs beside the paper's table", _EXAMPLES)
-    table.add_argument("experiment", choices=["mnist-scale"], help="mnist-scale: Table 1")
-    table.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs, or folders that hold them")
+    table.add_argument("experiment", choices=[*EXPERIMENTS], help="mnist-scale (Table 1) or stl10 (Tables 2 and 3)")
+    table.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="folders of runs, or folders that hold them; those of other experiments are left out",
+    )
     add_out(table, "the table: Markdown, or JSON if the name ends in .json")
     add_plot(table, "error over equivariance error")
-    table.add_argument("--scales", type=Path, metavar="FILE", help="draw error over the scale of digits likewise")
+    table.add_argument("--scales", type=Path, metavar="FILE", help="draw error over the scale of images likewise")
 
 
 def run(options: argparse.Namespace) -> None:
     """Collect, print, write and draw."""
-    from ..training import table
+    from ..training.tables import TABLES
+    from ..training.tables.outcome import outcomes
 
     for picture in (options.plot, options.scales):
         if picture:
             check_picture(picture)
     if options.out:
         check_writable(options.out)
-    sections = table.groups(table.outcomes(options.runs))
-    parts = (table.table_of, table.gaps_of, table.scale_table_of, table.runs_of)
-    text = "\n\n".join(
-        "\n\n".join(part for part in (f"## {group.title}", *(make(group) for make in parts)) if part)
-        for group in sections
-    )
+    tables, experiment = TABLES[options.experiment], EXPERIMENTS[options.experiment]
+    sections = tables.sort(outcomes(options.runs, options.experiment))
+    text = "\n\n".join("\n\n".join((f"## {group.title}", *group.parts())) for group in sections)
     document = [
         {
             "title": group.title,
             "runs": [
                 {
                     "run": str(one.run),
-                    "settings": dataclasses.asdict(one.settings),
+                    "settings": one.settings.as_dict(),
                     "epochs": len(one.record["epochs"]),
                     "tested": one.tested,
                     "error": None if one.tested is None else one.error / 100,
                     "deviation": None if one.tested is None else one.deviation / 100,
-                    "paper": table.PAPER[one.settings.model]._asdict(),
+                    "paper": tables.paper[one.settings.model]._asdict(),
                 }
                 for one in group.outcomes
             ],
@@ -68,22 +72,18 @@ def run(options: argparse.Namespace) -> None:
         write(options.out, f"{content}\n".encode())
         say(f"written {options.out}")
     if options.plot:
-        paper = [
-            Point(row.name, row.equivariance, *row.plain)
-            for row in table.PAPER.values()
-            if row.plain is not None and row.equivariance is not None
-        ]
-        ours = [Point(*point) for group in sections for point in table.points_of(group)]
-        save_figure(plot_equivariance_and_error(ours, paper), options.plot)
+        ours = [point for group in sections for point in group.points()]
+        other = ", ".join(dict.fromkeys(name for group in sections if (name := group.other_data())))
+        data = (other, tables.data_of_paper) if other else None
+        save_figure(plot_equivariance_and_error(ours, tables.points_of_paper(), data), options.plot)
         say(f"drawn {options.plot}")
     if options.scales:
         several = len(sections) > 1
         curves = {
-            f"{name} ({group.title})" if several else name: [
-                Range(one.kind, one.low, one.high, one.error, one.deviation) for one in bins
-            ]
+            f"{name} ({group.title})" if several else name: line
             for group in sections
-            for name, bins in table.scales_of(group).items()
+            for name, line in group.curves().items()
         }
-        save_figure(plot_error_over_scale(curves, FACTORS), options.scales)
+        bars = "; ".join(dict.fromkeys(group.bars() for group in sections))
+        save_figure(plot_error_over_scale(curves, experiment.seen, experiment.subject, bars), options.scales)
         say(f"drawn {options.scales}")

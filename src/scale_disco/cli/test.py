@@ -1,4 +1,4 @@
-"""`disco test`: the error of a trained network, over the scale of digits and outside the training range."""
+"""`disco test`: the error of a trained network, over the scale of images and outside the training range."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..data.mnist_scale import FACTORS
 from ..files import check_writable
 from ..plots import Range, check_picture, plot_error_over_scale, save_figure
 from ..report import deviation, table
@@ -26,18 +25,17 @@ from .terminal import (
 _EXAMPLES = """\
   disco test runs/mnist-disco-0-fast-0
   disco test runs/mnist-disco-0-fast-0 --plot scales.png --out scales.md
+  disco test runs/stl10-disco-16-8-paper-0 --device cuda
 """
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    test = add_command(commands, "test", run, "error of a trained network, also over the scale of digits", _EXAMPLES)
+    test = add_command(commands, "test", run, "error of a trained network, also over the scale of images", _EXAMPLES)
     test.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run of `disco train`")
-    test.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder of the realisations (default: where the run had them)"
-    )
+    test.add_argument("--data", type=Path, metavar="DIR", help="folder of the data (default: where the run had them)")
     checkpoint = test.add_argument(
-        "--checkpoint", help="weights: best on validation (default for recipe paper) or last (default for fast)"
+        "--checkpoint", help="weights: best on validation or last (default: those that the recipe names)"
     )
     suggest(checkpoint, ["best", "last"])
     test.add_argument("--limit", type=int, metavar="N", help="test images at most (default: all)")
@@ -46,7 +44,7 @@ def add(commands: Any) -> None:
         type=int,
         default=2000,
         metavar="N",
-        help="digits on either side of the training range (default 2000)",
+        help="images at most in each set of other scales than those in training (default 2000)",
     )
     add_device(test)
     add_report(test)
@@ -55,7 +53,9 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print and draw."""
+    from ..training import EXPERIMENTS
     from ..training.evaluate import bins_of, evaluate
+    from ..training.settings import span
 
     if options.plot:
         check_picture(options.plot)
@@ -76,12 +76,13 @@ def run(options: argparse.Namespace) -> None:
             device=device,
             progress=progress,
         )
+    experiment = EXPERIMENTS[result["experiment"]]
     bins = bins_of(result)
     rows = [
-        [f"{one.low:g} to {one.high:g}", one.kind, str(one.images), f"{one.error:.2%}", f"± {one.deviation:.2%}"]
+        [span(one.low, one.high), one.kind, str(one.images), f"{one.error:.2%}", f"± {one.deviation:.2%}"]
         for one in sorted(bins, key=lambda one: one.low)
     ]
-    header = ["scale of digits", "set", "images", "error", ""]
+    header = [f"scale of {experiment.subject}", "set", "images", "error", ""]
     errors, images = result["errors"], result["images"]
     about = (
         f"{result['settings']['model']}, {result['checkpoint']} weights: {errors} errors on {images} test images, "
@@ -90,8 +91,9 @@ def run(options: argparse.Namespace) -> None:
     show(options, result, f"{table(header, rows)}\n{about}")
     if options.out:
         text = f"{about}.\n\n{table(header, rows, markdown=True)}"
-        write_report(options.out, "Error over the scale of digits", text, result, command=options.call)
+        write_report(options.out, f"Error over the scale of {experiment.subject}", text, result, command=options.call)
     if options.plot:
         ranges = [Range(one.kind, one.low, one.high, one.error, one.deviation) for one in bins]
-        save_figure(plot_error_over_scale({result["settings"]["model"]: ranges}, FACTORS), options.plot)
+        curves = {result["settings"]["model"]: ranges}
+        save_figure(plot_error_over_scale(curves, experiment.seen, experiment.subject), options.plot)
         say(f"drawn {options.plot}")

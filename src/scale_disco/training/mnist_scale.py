@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.mnist_scale import SIDE, SPLITS, Digits, load, scaled
+from ..data.mnist_scale import FACTORS, SIDE, SPLITS, Digits, load, scaled
 from ..data.pictures import scaled_digits
 from ..models import create_model, list_models
 from ..models.mnist import SCALES
@@ -46,6 +46,8 @@ class MnistScale(Settings):
     """Settings of a run on MNIST-scale."""
 
     experiment = "mnist-scale"
+    subject = "digits"
+    seen = FACTORS
     models = MODELS
     recipes = RECIPES
     words = {"split": SPLITS}  # noqa: RUF012

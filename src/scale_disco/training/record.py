@@ -11,6 +11,7 @@ answers.npz        the class given to every image by the best weights; answers-l
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 import shlex
@@ -55,6 +56,13 @@ _TESTED: dict[str, Any] = {
     "parameters": int,
     "date": str,
 }
+_BIN: dict[str, Any] = {
+    "kind": str,
+    "low": (int, float),
+    "high": (int, float),
+    "images": int,
+    "errors": int,
+}
 _CHECKPOINT: dict[str, Any] = {
     "epoch": int,
     "state_dict": dict,
@@ -86,7 +94,12 @@ def settings_of(record: dict[str, Any]) -> Settings:
     experiment = record.get("experiment", "mnist-scale")
     if experiment not in EXPERIMENTS:
         raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r}")
-    return EXPERIMENTS[experiment](**record["settings"])
+    return _settings(experiment, json.dumps(record["settings"]))
+
+
+@functools.lru_cache(maxsize=256)  # to check them takes a moment, and a table asks for those of a run many times
+def _settings(experiment: str, packed: str) -> Settings:
+    return EXPERIMENTS[experiment](**json.loads(packed))
 
 
 def check_experiment(run: Path, record: dict[str, Any], experiment: str) -> None:
@@ -104,8 +117,9 @@ def read_tested(run: Path) -> dict[str, Any] | None:
         tested: dict[str, Any] = _checked(json.loads(path.read_text()), _TESTED)
         if settings_of(tested) != settings_of(read_record(run)):
             raise ValueError("it belongs to a run of other settings")
-        if not 0 <= tested["errors"] <= tested["images"] or not tested["images"]:
-            raise ValueError(f"{tested['errors']} errors on {tested['images']} images")
+        for part in (tested, *(_checked(one, _BIN) for one in tested["by scale"])):
+            if not 0 <= part["errors"] <= part["images"] or not part["images"]:
+                raise ValueError(f"{part['errors']} errors on {part['images']} images")
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: damaged; make it anew: disco test {shlex.quote(str(run))} ({error})") from error
     return tested

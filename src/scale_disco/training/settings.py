@@ -63,6 +63,8 @@ class Settings(ABC):
     """What a run computes: these fix every weight. Subclasses are frozen dataclasses of the options of a command."""
 
     experiment: ClassVar[str]
+    subject: ClassVar[str]  # what is tested at several scales, in a word
+    seen: ClassVar[tuple[float, float]]  # scales in training, from and to
     models: ClassVar[list[str]]
     recipes: ClassVar[Mapping[str, Recipe]]
     words: ClassVar[Mapping[str, Iterable[str]]] = {}  # that other options take
@@ -141,6 +143,16 @@ class Settings(ABC):
             limit: Test images at most.
             outside: Images at most of other scales, on either side of those in training.
         """
+
+
+def span(low: float, high: float) -> str:
+    """A range of scales, in words.
+
+    Example:
+        >>> span(0.3, 0.4), span(2**0.5, 2**0.5)
+        ('0.3 to 0.4', '1.414')
+    """
+    return f"{round(low, 3):g}" if low == high else f"{low:g} to {high:g}"
 
 
 def setting(default: Any, about: str) -> Any:

@@ -48,6 +48,8 @@ class Stl10(Settings):
     """Settings of a run on STL-10, or on pictures in folders."""
 
     experiment = "stl10"
+    subject = "images"
+    seen = (1.0, 1.0)
     models = _MODELS
     recipes = RECIPES
     words = {  # noqa: RUF012
