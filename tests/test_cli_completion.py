@@ -29,7 +29,7 @@ CURSORS = {
     "files": ("disco basis --plot ", {"picture.png", "runs"}, {"--json"}),
     "folders": ("disco test ", {"runs"}, {"picture.png"}),
     "the second positional": ("disco table stl10 ", {"runs"}, {"mnist-scale", "picture.png"}),
-    "experiments of tables": ("disco table ", {"mnist-scale", "stl10"}, {"runs"}),
+    "experiments": ("disco table ", {"mnist-scale", "stl10"}, {"picture.png"}),
     "words and folders": ("disco equivariance --images ", {"photos", "digits", "runs"}, {"picture.png"}),
     "shells": ("disco completion ", {"bash", "zsh", "fish"}, {"picture.png"}),
     "an unknown command": ("disco nothing ", set(), {"basis", "--json"}),

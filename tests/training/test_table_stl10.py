@@ -196,6 +196,7 @@ def test_bases_are_table_3(add_run):
     add_run("blur", model="stl10/disco", basis_steps=8, pools="blur")
     (group,) = tables_of(runs)
     assert cells(group.table(), "DISCO")[1] == "20.50 ± 0.71 (2 runs)"  # without those
+    assert "blur" not in group.table()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in group.table_of_bases().splitlines()[2:]]
     assert rows == [
         ["8 steps", "0.25", "23.50 ± 0.71 (2 runs)"],
