@@ -428,6 +428,10 @@ def test_missing_data_is_one_line(tmp_path, capsys):
 
 def test_command_starts_the_same_run():
     settings = Stl10(model="stl10/disco", basis_steps=54, format="folder", epochs=2)
-    assert settings.command.startswith("disco train stl10 --model stl10/disco --depth 16 --width 8 --dropout 0.3")
-    assert "--basis-steps 54 --format folder" in settings.command
+    assert settings.command == (
+        "disco train stl10 --model stl10/disco --depth 16 --width 8 --basis-steps 54 --format folder "
+        "--recipe fast --epochs 2 --seed 0"
+    )
+    narrow = Stl10(model="stl10/wrn", dropout=0.0, learning_rate=1e-3).command
+    assert narrow.endswith("--width 8 --dropout 0.0 --recipe fast --learning-rate 0.001 --seed 0")
     assert settings.folder == "stl10-disco-54-16-8-fast-0"

@@ -50,6 +50,7 @@ class MnistScale(Settings):
     seen = FACTORS
     models = MODELS
     recipes = RECIPES
+    named = ("model", "split", "recipe", "seed")
     words = {"split": SPLITS}  # noqa: RUF012
 
     model: str = setting("mnist/disco", f"network: {', '.join(MODELS)}")

@@ -67,6 +67,7 @@ class Settings(ABC):
     seen: ClassVar[tuple[float, float]]  # scales in training, from and to
     models: ClassVar[list[str]]
     recipes: ClassVar[Mapping[str, Recipe]]
+    named: ClassVar[tuple[str, ...]]  # options that a command always has
     words: ClassVar[Mapping[str, Iterable[str]]] = {}  # that other options take
     facts: ClassVar[Mapping[str, type]] = {}  # about the data, with the kinds of their values
 
@@ -106,7 +107,7 @@ class Settings(ABC):
             option = f"--{name.replace('_', '-')}"
             if value is True:
                 words.append(option)
-            elif value is not None and value is not False:
+            elif name in self.named or value != getattr(type(self), name):  # the class holds the defaults
                 words.append(f"{option} {value}")
         return " ".join(words)
 

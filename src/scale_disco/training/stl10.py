@@ -52,6 +52,7 @@ class Stl10(Settings):
     seen = (1.0, 1.0)
     models = _MODELS
     recipes = RECIPES
+    named = ("model", "depth", "width", "recipe", "seed")
     words = {  # noqa: RUF012
         "format": FORMATS,
         "precision": PRECISIONS,
