@@ -368,6 +368,7 @@ def _quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
+            warnings.filterwarnings("ignore", "Total length of `list` across ranks is zero")  # no validation
             warnings.filterwarnings("ignore", ".*LeafSpec.*")  # Lightning's imports
             yield
     finally:
