@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ COMMANDS = {  # in the README of examples: every one is run below
     "classify.py": "python examples/classify.py",
     "segment.py": "python examples/segment.py --plot zeros.png",
     "convert.py": "python examples/convert.py",
+    "own_pictures.py": "python examples/own_pictures.py",
     "check_equivariance.py": "python examples/check_equivariance.py",
     "export_onnx.py": "python examples/export_onnx.py",
 }
@@ -79,10 +81,15 @@ def test_segment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "module", "extra"), [("segment.py", "matplotlib", "plot"), ("export_onnx.py", "onnxruntime", "onnx")]
+    ("script", "module", "extra"),
+    [
+        ("segment.py", "matplotlib", "plot"),
+        ("export_onnx.py", "onnxruntime", "onnx"),
+        ("own_pictures.py", "lightning", "train,plot"),
+    ],
 )
 def test_missing_extras_are_named_in_one_line(script, module, extra, tmp_path):
-    (tmp_path / f"{module}.py").write_text(f"raise ImportError('no {module}')")
+    (tmp_path / f"{module}.py").write_text(f"raise ImportError('no {module}', name='{module}')")
     _, path, *options = shlex.split(COMMANDS[script])
     settings = {**os.environ, "PYTHONPATH": str(tmp_path)}
     words = [sys.executable, FOLDER.parent / path, *options]
@@ -90,6 +97,46 @@ def test_missing_extras_are_named_in_one_line(script, module, extra, tmp_path):
     assert done.returncode == 1
     assert done.stdout == ""
     assert re.fullmatch(rf'.* needs {module}: pip install "scale-disco\[{extra}\]" \(no {module}\)\n', done.stderr)
+
+
+def test_own_pictures_drawn(tmp_path):
+    need("train", "lightning")
+    need("plot", "PIL")
+    printed = run(tmp_path, COMMANDS["own_pictures.py"])
+    assert len(re.findall("^(?:ordinary|DISCO), epoch . of 8: loss", printed, re.MULTILINE)) == 16
+    rows = figures(printed[printed.index("network ") :])
+    ordinary, equivariant = rows["ordinary"], rows["DISCO"]
+    assert ordinary[0] == equivariant[0]
+    assert min(ordinary[3], equivariant[3]) > 85  # at the trained size
+    assert equivariant[-1] > ordinary[-1] + 5  # at twice that
+    assert sum(equivariant[1:]) > sum(ordinary[1:]) + 10
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("classes", "answers"), [("", {0, 50, 100}), ("train/", {0, 25, 50, 75, 100})])
+def test_own_pictures_of_a_folder(classes, answers, tmp_path):
+    """Classes alone, of which one picture each is tested, or in parts with two each."""
+    need("train", "lightning")
+    need("plot", "PIL")
+    from PIL import Image
+
+    root = tmp_path / "pictures"
+    for name, contrast in (("rough", 64), ("smooth", 8)):
+        (root / classes / name).mkdir(parents=True)
+        for index in range(2):
+            Image.effect_noise((48 + index, 40), contrast).save(root / classes / name / f"{index}.png")
+    if classes:
+        shutil.copytree(root / "train", root / "test")
+    printed = run(tmp_path, f"{COMMANDS['own_pictures.py']} pictures --side 16 --epochs 1")
+    rows = figures(printed[printed.index("network ") :])
+    assert all(len(right) == 5 and set(right) <= answers for _, *right in rows.values())
+
+
+def test_own_pictures_of_no_folder(tmp_path):
+    need("train", "lightning")
+    words = [sys.executable, FOLDER / "own_pictures.py", "nowhere"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "folder: no folder nowhere\n")
 
 
 def test_check_equivariance(tmp_path):
