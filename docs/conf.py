@@ -60,7 +60,7 @@ nitpick_ignore_regex = [
         "py:.*",
         r"(torch|numpy|np|matplotlib|lightning|huggingface_hub|collections|contextlib|pathlib|os|typing|argparse)(\..*)?",
     ),
-    ("py:class", r"Tensor|Figure|scale_disco\.basis\.prior\.Prior|scale_disco\.bench\.Name"),
+    ("py:class", r"Tensor|Figure|Labelled|nn\.Module|scale_disco\.basis\.prior\.Prior|scale_disco\.bench\.Name"),
 ]
 
 
