@@ -83,7 +83,7 @@ def main() -> None:
             run = work / name
             train(settings, data=root, out=run, say=lambda line, name=name: print(f"{name}, {line}"), bar=False)
             result = evaluate(run)
-            bins = sorted(bins_of(result), key=lambda one: one.low)
+            bins = bins_of(result)
             right = [f"{100 * (1 - one.error):.1f}" for one in bins]
             rows.append([name, str(result["parameters"]), *right])
         print(table(["network", "weights", *(f"size {one.low:.2g}" for one in bins)], rows))

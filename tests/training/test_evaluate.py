@@ -28,7 +28,7 @@ def run(whole, tmp_path):
 
 def test_counts_the_errors_on_the_test_digits(run, data):
     result = evaluate(run, limit=300, outside=40)
-    network, _ = trained(run, "last", MnistScale(**result["settings"]))  # what the recipe names
+    network = trained(run)  # with the weights that the recipe names
     digits = load(data, "mini")["test"]
     answers = network(normalised(digits.images[:300])).argmax(1).numpy()
     assert result["errors"] == int((answers != digits.labels[:300]).sum()) > 0
@@ -68,9 +68,9 @@ def test_goes_on_where_it_was_stopped(run, monkeypatch):
     assert int((np.load(run / "answers-last.npz")["test"] != 255).sum()) == 125
 
     seen = []
-    network, fingerprint = trained(run, "last", MnistScale(**expected["settings"]))
+    network = trained(run)
     network.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
-    monkeypatch.setattr("scale_disco.training.evaluate.trained", lambda *_: (network, fingerprint))
+    monkeypatch.setattr("scale_disco.training.evaluate.trained", lambda *_: network)
     result = evaluate(run, limit=300, outside=40)
     assert sum(seen) == 300 - 125 + 2 * 40
     assert result | {"seconds": 0} == expected | {"seconds": 0}

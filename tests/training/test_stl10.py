@@ -24,7 +24,7 @@ from scale_disco.training.augment import Augmentation
 from scale_disco.training.batches import training_batches
 from scale_disco.training.classifier import Classifier
 from scale_disco.training.evaluate import bins_of, evaluate, trained
-from scale_disco.training.record import read_record, settings_of
+from scale_disco.training.record import read_record
 from scale_disco.training.run import _Batches, train
 from scale_disco.training.settings import Lesson
 from scale_disco.training.stl10 import RECIPES, Photographs, PictureFiles, Stl10
@@ -180,8 +180,7 @@ def test_moving_average_follows_its_recursion_and_is_tested(pictures, tmp_path, 
     expected = seen[0]
     for weight in seen[1:]:
         expected = 0.8 * expected + 0.2 * weight
-    record = read_record(out)
-    network, _ = trained(out, "last", settings_of(record), record["facts"])
+    network = trained(out)
     torch.testing.assert_close(network.classifier.weight, expected)
     assert not torch.allclose(expected, seen[-1])
 
@@ -291,15 +290,23 @@ def test_own_pictures_are_learned(trained_run, pictures, tmp_path):
     bins = bins_of(result)
     assert [one.images for one in bins] == [10] * 5
     assert result["errors"] <= 2  # of 10; by chance 5
-    record = read_record(run)
-    network, _ = trained(run, "last", settings_of(record), record["facts"])
-    facts = record["facts"]
+    network, facts = trained(run), read_record(run)["facts"]
     for one in bins:  # pictures are read from their files at each size
         images = load_images(pictures, "folder", side=round(16 * one.low))["test"]
         shown = Augmentation(tuple(facts["mean"]), tuple(facts["deviation"])).normalised(
             torch.from_numpy(images.images)
         )
         assert one.errors == int((network(shown).argmax(1).numpy() != images.labels).sum())
+
+
+def test_pictures_without_a_colour_are_trained_on(pictures, tmp_path):
+    root = shutil.copytree(pictures, tmp_path / "red")
+    for path in root.rglob("*.png"):
+        red = np.asarray(Image.open(path)) * np.uint8([1, 0, 0])
+        Image.fromarray(red).save(path)
+    run = tmp_path / "run"
+    assert main(folder_words(root, run, "--model", "stl10/wrn", "--epochs", 1)) == 0
+    assert evaluate(run)["complete"]
 
 
 def test_images_of_stl10_are_resampled(generated):

@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
     bins = bins_of(result)
     rows = [
         [span(one.low, one.high), one.kind, str(one.images), f"{one.error:.2%}", f"± {one.deviation:.2%}"]
-        for one in sorted(bins, key=lambda one: one.low)
+        for one in bins
     ]
     header = [f"scale of {experiment.subject}", "set", "images", "error", ""]
     errors, images = result["errors"], result["images"]

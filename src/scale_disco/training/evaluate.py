@@ -19,7 +19,7 @@ from ..files import reason, write
 from ..report import machine, today, versions
 from .batches import Labelled
 from .record import ANSWERS, BEST, LAST, TESTED, read_checkpoint, read_record, settings_of
-from .settings import Bin, Progress, Settings
+from .settings import Bin, Progress
 
 _CHUNK, _SAVED_EVERY = 125, 20.0  # images, seconds
 
@@ -52,7 +52,8 @@ def evaluate(
     settings = settings_of(record)
     facts = record.get("facts", {})
     checkpoint = checkpoint or settings.full_recipe.weights
-    network, fingerprint = trained(run, checkpoint, settings, facts)
+    network = trained(run, checkpoint)
+    fingerprint = hashlib.sha256(_weights(run, checkpoint).read_bytes()).hexdigest()
     exam = settings.exam(data or Path(record["data"]), facts, limit=limit, outside=outside)
     start = time.monotonic()
     memory = _Memory(run / ANSWERS[checkpoint], fingerprint + exam.key, exam.classes)
@@ -79,10 +80,29 @@ def evaluate(
     return result
 
 
-def trained(
-    run: Path, checkpoint: str, settings: Settings, facts: dict[str, Any] | None = None
-) -> tuple[nn.Module, str]:
-    """The network of a run, ready for use, and a fingerprint of its weights."""
+def trained(run: Path, checkpoint: str | None = None) -> nn.Module:
+    """The network of a run, ready for use.
+
+    Args:
+        run: Folder of the run.
+        checkpoint: "best" or "last" weights; those of the recipe by default.
+    """
+    record = read_record(run)
+    settings = settings_of(record)
+    path = _weights(run, checkpoint or settings.full_recipe.weights)
+    network = settings.network(record.get("facts", {}))
+    whole = read_checkpoint(path)["state_dict"] if path.name == LAST else None
+    prefix = "average.module." if settings.full_recipe.average else "network."
+    try:
+        state = load_file(path) if whole is None else _below(whole, prefix)
+        network.load_state_dict(state)
+    except Exception as error:  # whatever a foreign file makes readers and load_state_dict raise
+        raise ValueError(f"{path}: damaged, or not of {settings.model} ({reason(error)})") from error
+    return network.eval().requires_grad_(False)
+
+
+def _weights(run: Path, checkpoint: str) -> Path:
+    """The file of the weights."""
     names = {"best": BEST, "last": LAST}
     if checkpoint not in names:
         raise ValueError(f"--checkpoint must be best or last, got {checkpoint!r}")
@@ -91,21 +111,12 @@ def trained(
         if checkpoint == "best" and any(row["validation error"] is None for row in read_record(run)["epochs"]):
             raise ValueError(f"{run}: no {path.name}: no images were held out (--holdout) to find it; test the last")
         raise FileNotFoundError(f"{run}: no {path.name} yet: the run has not finished an epoch; train on with --resume")
-    network = settings.network(facts or {})
-    whole = read_checkpoint(path)["state_dict"] if checkpoint == "last" else None
-    prefix = "average.module." if settings.full_recipe.average else "network."
-    try:
-        state = load_file(path) if whole is None else _below(whole, prefix)
-        network.load_state_dict(state)
-    except Exception as error:  # whatever a foreign file makes readers and load_state_dict raise
-        raise ValueError(f"{path}: damaged, or not of {settings.model} ({reason(error)})") from error
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return network.eval().requires_grad_(False), digest
+    return path
 
 
 def bins_of(result: dict[str, Any]) -> list[Bin]:
-    """The error over the scale of digits, from what `evaluate` gave."""
-    return [Bin(**one) for one in result["by scale"]]
+    """The errors over the scale, from what `evaluate` gave, from small to large."""
+    return sorted((Bin(**one) for one in result["by scale"]), key=lambda one: one.low)
 
 
 def _below(state: dict[str, Any], prefix: str) -> dict[str, Any]:

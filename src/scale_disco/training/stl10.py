@@ -238,8 +238,8 @@ class PictureFiles(Labelled):
 
 
 def _augmentation(facts: Mapping[str, Any], side: int) -> Augmentation:
-    """The paper's for 96 pixels, in proportion to others."""
-    mean, deviation = tuple(facts["mean"]), tuple(facts["deviation"])
+    """The paper's for 96 pixels, in proportion to others; a channel that is the same everywhere is left as it is."""
+    mean, deviation = tuple(facts["mean"]), tuple(value or 1.0 for value in facts["deviation"])
     return Augmentation(mean, deviation, padding=round(side / 8), cutout=round(side / 3))
 
 
