@@ -1,4 +1,4 @@
-"""What a training step of the networks of Table 2 costs, as ratios to the ordinary one: writes results/stl10_steps.md.
+"""What a training step of the networks of Table 2 costs, as ratios to the ordinary one: a part of results/stl10.md.
 
 Images and weights are random: they do not change the cost.
 """
@@ -19,6 +19,7 @@ from scale_disco.cli.terminal import Progress
 from scale_disco.files import check_writable, written_atomically
 from scale_disco.models import create_model
 from scale_disco.report import provenance, table
+from scale_disco.training.augment import Augmentation
 
 # Seconds per epoch over those of WRN, from Table 2 of the paper.
 PAPER = {
@@ -32,6 +33,7 @@ PAPER = {
 }
 WRN, DISCO = "stl10/wrn", "stl10/disco"
 DENSE = "stl10/disco, dense reference"
+AUGMENTATION = "augmentation"
 
 
 def networks(**options: Any) -> dict[str, nn.Module]:
@@ -46,6 +48,17 @@ def training_step(net: nn.Module, images: Tensor, labels: Tensor) -> Step:
     def step() -> None:
         F.cross_entropy(net(images), labels).backward()
         net.zero_grad(set_to_none=True)
+
+    return step
+
+
+def augmentation(batch: int, side: int, device: torch.device) -> Step:
+    """What happens to the images of a step before it."""
+    augment = Augmentation((0.5,) * 3, (0.25,) * 3)
+    images = torch.randint(256, (batch, 3, side, side), dtype=torch.uint8, device=device)
+
+    def step() -> None:
+        augment(images, range(batch), seed=0, epoch=0)
 
     return step
 
@@ -84,7 +97,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9, help="rounds, each network once a round (default 9)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="such as cuda (default cpu)")
-    parser.add_argument("--out", type=Path, default=Path("results/stl10_steps.md"))
+    parser.add_argument("--out", type=Path, default=Path("stl10_steps.md"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
@@ -94,6 +107,7 @@ def main() -> None:
     images = torch.randn(given.batch, 3, given.side, given.side, device=given.device)
     labels = torch.randint(10, (given.batch,), device=given.device)
     steps = {name: training_step(net.to(given.device), images, labels) for name, net in nets.items()}
+    steps[AUGMENTATION] = augmentation(given.batch, given.side, given.device)
     done, total = 0, (given.repeats + 2) * len(steps)  # two rounds count operations and bytes, and warm up
     with Progress("timing") as progress:
 
@@ -113,7 +127,7 @@ def main() -> None:
             f"{flops[name] / 1e9:.1f}",
             f"{cost[name].peak / 1e6:.0f}",
         ]
-        for name in cost
+        for name in nets
     ]
     header = ["", "time / WRN, paper", "time / WRN", "s", "operations / WRN", "GFLOP", "MB"]
     options = ("batch", "side", "depth", "width", "repeats", "threads", "device")
@@ -122,6 +136,7 @@ def main() -> None:
         **vars(given),
         slower=ratio(cost[DISCO], cost[WRN]),
         faster=ratio(cost[DENSE], cost[DISCO]),
+        waiting=f"{cost[AUGMENTATION].ratio(cost[WRN])[0]:.2%}",
         provenance=provenance(command),
         table=table(header, rows, markdown=True),
     )
@@ -142,6 +157,7 @@ packing: one convolution with zero-filled kernels for all scales.
 
 - DISCO over WRN: {slower}
 - Dense reference over DISCO: {faster}
+- Augmentation of the images of a step, over the step of WRN: {waiting}
 
 {provenance}
 
