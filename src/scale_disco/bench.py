@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from . import spectral
+from . import functional
 from .basis import DiscreteBasis
 from .basis.stencil import CONVOLUTION
 from .export import bake, exchanged
@@ -259,9 +259,9 @@ def _contenders(module: nn.Module, x: Tensor, backward: bool) -> dict[str, Step]
 def bare_step(module: nn.Module, x: Tensor, backward: bool) -> Step:
     """The very convolutions that a module runs, on ready kernels and inputs of their own, and nothing else.
 
-    Large kernels that a module may run by the Fourier transform are convolutions here.
+    What a module may run by the Fourier transform or by tiles are convolutions here.
     """
-    with torch.no_grad(), spectral.disabled(), _Recorder() as recorder:
+    with torch.no_grad(), functional.direct(), _Recorder() as recorder:
         module(x)
     copies: dict[int, Tensor] = {}
 

@@ -1,13 +1,15 @@
 """Scale convolutions as functions: stencils and weights in, feature map out.
 
 Each scale is one plain (dilated) convolution with its own small kernel, `stencil x weights`, so the cost is linear in
-the number of scales; large kernels run in `spectral`. `reference` holds the dense twins that the paper's authors ran:
-one large zero-filled kernel for all scales. They are there to be read and to test the fast path against.
+the number of scales; large kernels run in `spectral`, those of many channels in `winograd`. `reference` holds the dense
+twins that the paper's authors ran: one large zero-filled kernel for all scales. They are there to be read and to test
+the fast path against.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,12 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import spectral
+from . import spectral, winograd
 from .basis import Basis
 from .basis.stencil import CONVOLUTION, check_count
 from .fold import fold, unfold
 
 PADDING_MODES = {"zeros": "constant", "circular": "circular", "reflect": "reflect", "replicate": "replicate"}
+_transforms = True  # whether convolutions may run by them
 
 
 class Layout(NamedTuple):
@@ -182,7 +185,7 @@ def convolve(x: Tensor, kernels: Sequence[Tensor], bias: Tensor | None, layout: 
 
 def scale_maps(x: Tensor) -> tuple[Tensor, ...]:
     """The maps of each scale, [B, C, S, ...] -> S times [B, C, ...]."""
-    return x.movedim(2, 0).unbind(0)  # one backward for all, where indexing would add up as many full-size gradients
+    return fold(x).chunk(x.shape[2])  # one backward for all, where indexing would add up as many full-size gradients
 
 
 class reference:  # noqa: N801 - a namespace, read as functional.reference.scale_lift
@@ -299,8 +302,8 @@ def convolve_one(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout,
     pads = layout.pads[k]
     if not torch.compiler.is_compiling():
         _check_size(x, kernel, layout, k)
-        if _is_same(kernel, layout, k) and spectral.pays(x, kernel):
-            response = spectral.correlate(x, kernel)
+        response = _transformed(x, kernel, layout, k)
+        if response is not None:
             return response if bias is None else response + bias[:, None, None]
     inside = [before for before, _ in pads]
     if layout.padding_mode != "zeros" or any(before != after or before < 0 for before, after in pads):
@@ -310,11 +313,29 @@ def convolve_one(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout,
     return conv(x, kernel, bias, layout.stride, inside, layout.dilations[k], layout.groups)
 
 
-def _is_same(kernel: Tensor, layout: Layout, k: int) -> bool:
-    """Whether the plainest convolution is meant: centred, over zeros, every pixel, every channel."""
-    ones, halves = (1,) * (kernel.ndim - 2), tuple((side // 2, side // 2) for side in kernel.shape[2:])
+def _transformed(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> Tensor | None:
+    """By the Fourier transform or by tiles where that pays: centred, over zeros, for all pixels and channels."""
+    ones, step = (1,) * (kernel.ndim - 2), layout.dilations[k][0]
+    centred = tuple((step * (side // 2),) * 2 for side in kernel.shape[2:])
     plain = (layout.stride, layout.groups, layout.padding_mode) == (ones, 1, "zeros")
-    return plain and layout.dilations[k] == ones and layout.pads[k] == halves
+    if not _transforms or not plain or layout.pads[k] != centred or set(layout.dilations[k]) != {step}:
+        return None
+    if step == 1 and spectral.pays(x, kernel):
+        return spectral.correlate(x, kernel)
+    if winograd.pays(x, kernel, step):
+        return winograd.correlate(x, kernel, step)
+    return None
+
+
+@contextmanager
+def direct() -> Iterator[None]:
+    """Inside it all convolutions run directly, none by the Fourier transform or tiles."""
+    global _transforms
+    before, _transforms = _transforms, False
+    try:
+        yield
+    finally:
+        _transforms = before
 
 
 def _check_size(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> None:

@@ -7,9 +7,6 @@ less memory, and run so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,14 +15,12 @@ _SIDE = 15  # of the smallest kernel that is transformed
 _CHANNELS, _BATCH = 16, 16  # at least
 _MAP = 64  # pixels at most: the spectrum of a kernel is as large as the map
 _SPECTRA = 1 << 25  # numbers at most in the spectra of all kernels: some 256 MB
-_enabled = True
 
 
 def pays(x: Tensor, kernel: Tensor) -> bool:
     """Whether `correlate` is the faster way, for images [B, C, H, W] and a kernel [C', C, side, side]."""
     return (
-        _enabled
-        and kernel.ndim == 4
+        kernel.ndim == 4
         and kernel.shape[-1] >= _SIDE
         and kernel.shape[-1] % 2 == 1
         and x.shape[0] >= _BATCH
@@ -36,17 +31,6 @@ def pays(x: Tensor, kernel: Tensor) -> bool:
         and x.dtype in (torch.float32, torch.float64)
         and not torch.is_autocast_enabled("cpu")
     )
-
-
-@contextmanager
-def disabled() -> Iterator[None]:
-    """Inside it all convolutions run directly."""
-    global _enabled
-    before, _enabled = _enabled, False
-    try:
-        yield
-    finally:
-        _enabled = before
 
 
 def correlate(x: Tensor, kernel: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ class FoldedConv(FixedTensors):
             )
         y = convolve(unfold(self.before(x), count), self._ready_kernels(), self.bias, self.layout)
         out: Tensor = self.after(fold(y))
-        return out
+        return out.contiguous() if input.is_contiguous() else out  # as networks that take views expect
 
     def _ready_kernels(self) -> list[Tensor]:
         """The kernels, kept while nothing is trained and weights stay equal: one image can cost less than they do."""

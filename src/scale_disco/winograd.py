@@ -1,0 +1,205 @@
+"""Kernels of 3x3 and 5x5 taps on the CPU by Winograd's tiles (Lavin and Gray 2016).
+
+A convolution is a product of polynomials, and those are multiplied point by point. Kernels, and tiles of the image that
+give 4x4 output pixels, are evaluated at as many points as a tile has pixels; channels mix at every point by itself.
+That is 2.25 multiplications a pixel for 9 taps and 4 for 25. Few channels do not repay the evaluation and run directly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+_OUT = 4  # output pixels of a tile, along an axis
+# Per side of a kernel: points, beside infinity, that lose few digits. With it they are as many as a tile's side.
+_POINTS = {3: (0, 2 / 3, -2 / 3, 3 / 2, -3 / 2), 5: (0, 1 / 2, -1 / 2, 1, -1, 2, -2)}
+_TILES = 128  # at a time, so that what is computed of them stays in the cache
+_KERNELS = 1 << 22  # numbers at a time in evaluated kernels
+_PIXELS = 1 << 10  # at least in all images
+_FILLED = 1.5  # times as many pixels at most in whole tiles
+_NUMBERS = 1 << 18  # at least in a kernel: 128 to 128 channels of 5x5 taps, or 128 to 256 of 3x3
+
+
+def pays(x: Tensor, kernel: Tensor, dilation: int = 1) -> bool:
+    """Whether `correlate` is the faster way, for images [B, C, H, W] and a kernel [C', C, side, side]."""
+    return (
+        kernel.ndim == 4
+        and kernel.shape[-2] == kernel.shape[-1]
+        and kernel.shape[-1] in _POINTS
+        and kernel.numel() >= _NUMBERS
+        and len(x) * math.prod(x.shape[2:]) >= _PIXELS
+        and math.prod(_spanned(x, dilation)) <= _FILLED * math.prod(x.shape[2:])
+        and x.is_cpu
+        and x.dtype in (torch.float32, torch.float64)
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    )
+
+
+def correlate(x: Tensor, kernel: Tensor, dilation: int = 1) -> Tensor:
+    """`F.conv2d(x, kernel, padding=dilation * (side // 2), dilation=dilation)` for sides of 3 and 5, by tiles.
+
+    Channels are last in the memory of the result.
+
+    Example:
+        >>> x, kernel = torch.randn(2, 3, 14, 14), torch.randn(4, 3, 5, 5)
+        >>> torch.allclose(correlate(x, kernel), F.conv2d(x, kernel, padding=2), atol=1e-3)
+        True
+    """
+    y: Tensor = _Correlate.apply(x, kernel, dilation)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Correlate(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, kernel: Tensor, dilation: int) -> Tensor:
+        into, of, out = (torch.from_numpy(one).to(x) for one in _evaluations(kernel.shape[-1]))
+        grid = _Grid(x, kernel, dilation)
+        tiles, y = grid.tiles(x), x.new_empty(len(x), *grid.spanned, len(kernel))
+        blocks = grid.blocks(y)
+        for outputs in grid.outputs:
+            points = _evaluate(of, kernel[outputs].flatten(2).movedim(2, 0))
+            for part in grid.parts:
+                mixed = _evaluate(into, tiles[part]) @ points.mT
+                block = blocks[part][..., outputs]
+                block.copy_((out.T @ mixed.flatten(1)).view(block.shape))
+        return grid.cut(y, 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        x, kernel, ctx.dilation = inputs
+        ctx.save_for_backward(x, kernel)
+        ctx.save_for_forward(x, kernel)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, kernel = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the slopes may be differentiated again
+            return *_direct_backward(slope, x, kernel, ctx.dilation, ctx.needs_input_grad[:2]), None
+        into, of, out = (torch.from_numpy(one).to(x) for one in _evaluations(kernel.shape[-1]))
+        grid = _Grid(x, kernel, ctx.dilation)
+        tiles, slopes = grid.tiles(x), grid.blocks(grid.framed(slope, grid.spanned, 0))
+        x_slope, kernel_slope = x.new_zeros(len(x), *grid.framing, x.shape[1]), torch.empty_like(kernel)
+        for outputs in grid.outputs:
+            points = _evaluate(of, kernel[outputs].flatten(2).movedim(2, 0))
+            points_slope = torch.empty_like(points)
+            for number, part in enumerate(grid.parts):
+                mixed_slope = _evaluate(out, slopes[part][..., outputs])
+                points_slope.baddbmm_(mixed_slope.mT, _evaluate(into, tiles[part]), beta=min(number, 1))
+                grid.add(x_slope, part, into.T @ (mixed_slope @ points).flatten(1))
+            kernel_slope[outputs] = (points_slope.flatten(1).T @ of).view_as(kernel_slope[outputs])
+        return grid.cut(x_slope, grid.margin), kernel_slope, None
+
+    @staticmethod
+    def jvp(ctx: Any, x_change: Tensor | None, kernel_change: Tensor | None, _: None) -> Tensor:
+        x, kernel = ctx.saved_tensors
+        moved = _direct(x_change, kernel, ctx.dilation) if x_change is not None else torch.zeros(())
+        return moved if kernel_change is None else moved + _direct(x, kernel_change, ctx.dilation)
+
+    @staticmethod
+    def vmap(info: Any, axes: tuple[int | None, ...], x: Tensor, kernel: Tensor, dilation: int) -> tuple[Tensor, int]:
+        return torch.vmap(_direct, axes)(x, kernel, dilation), 0
+
+
+def _direct(x: Tensor, kernel: Tensor, dilation: int) -> Tensor:
+    return F.conv2d(x, kernel, padding=dilation * (kernel.shape[-1] // 2), dilation=dilation)
+
+
+def _direct_backward(
+    slope: Tensor, x: Tensor, kernel: Tensor, dilation: int, wanted: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    pads, steps = [dilation * (kernel.shape[-1] // 2)] * 2, [dilation] * 2
+    found = torch.ops.aten.convolution_backward(
+        slope, x, kernel, None, [1, 1], pads, steps, False, [0, 0], 1, [*wanted, False]
+    )
+    return found[0], found[1]
+
+
+class _Grid:
+    """How tiles lie on images: one per block of 4x4 pixels, reaching into the next blocks; a dilation interleaves them.
+
+    Views of tiles and blocks are [side, side, B, rows, dilation, columns, dilation, C], frames [B, H, W, C].
+    """
+
+    def __init__(self, x: Tensor, kernel: Tensor, dilation: int) -> None:
+        self.size, self.dilation, self.side = x.shape[2:], dilation, _OUT + kernel.shape[-1] - 1
+        self.margin = dilation * (kernel.shape[-1] // 2)
+        block, self.spanned = _OUT * dilation, _spanned(x, dilation)
+        self.rows, self.columns = (side // block for side in self.spanned)
+        self.framing = self.spanned[0] + block, self.spanned[1] + block  # with what the last tiles reach into
+        row = self.columns * dilation**2
+        self.parts = [
+            (slice(None), slice(None), images, rows)
+            for images in _parts(len(x), _TILES // (self.rows * row))
+            for rows in _parts(self.rows, _TILES // row)
+        ]
+        self.outputs = _parts(len(kernel), _KERNELS // (self.side**2 * x.shape[1]))
+
+    def framed(self, x: Tensor, size: tuple[int, int], margin: int) -> Tensor:
+        """Images [B, C, H, W] in frames of zeros."""
+        frame = x.new_zeros(len(x), *size, x.shape[1])
+        self.cut(frame, margin).copy_(x)
+        return frame
+
+    def cut(self, frame: Tensor, margin: int) -> Tensor:
+        """The images in frames."""
+        height, width = self.size
+        return frame[:, margin : margin + height, margin : margin + width].permute(0, 3, 1, 2)
+
+    def blocks(self, frame: Tensor) -> Tensor:
+        batch, _, _, channels = frame.shape
+        rows, columns = (side // (_OUT * self.dilation) for side in frame.shape[1:3])
+        split = frame.view(batch, rows, _OUT, self.dilation, columns, _OUT, self.dilation, channels)
+        return split.permute(2, 5, 0, 1, 3, 4, 6, 7)
+
+    def tiles(self, x: Tensor) -> Tensor:
+        blocks = self.blocks(self.framed(x, self.framing, self.margin))[:, :, :, :-1, :, :-1]
+        return blocks.as_strided((self.side, self.side, *blocks.shape[2:]), blocks.stride())
+
+    def add(self, frame: Tensor, part: tuple[slice, ...], tiles: Tensor) -> None:
+        """Add tiles to frames."""
+        blocks = self.blocks(frame)[part[:3]]
+        tiles = tiles.view(self.side, self.side, blocks.shape[2], -1, self.dilation, self.columns, *blocks.shape[-2:])
+        for (down, ys), (right, xs) in product(enumerate((slice(0, _OUT), slice(_OUT, None))), repeat=2):
+            piece, top = tiles[ys, xs], part[3].start + down
+            place = blocks[: len(piece), : piece.shape[1], :, top : top + piece.shape[3]]
+            place[..., right : right + self.columns, :, :].add_(piece)
+
+
+def _spanned(x: Tensor, dilation: int) -> tuple[int, int]:
+    """Pixels of images, filled up to whole blocks."""
+    height, width = (_OUT * dilation * math.ceil(side / (_OUT * dilation)) for side in x.shape[2:])
+    return height, width
+
+
+def _parts(count: int, most: int) -> list[slice]:
+    """0 to `count` in equal parts of at most so many."""
+    size = math.ceil(count / math.ceil(count / max(most, 1)))
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def _evaluate(matrix: Tensor, values: Tensor) -> Tensor:
+    """A matrix [P, N] applied to the first axes of values: [N, ..., C] -> [P, all others, C]."""
+    return (matrix @ values.reshape(matrix.shape[1], -1)).view(len(matrix), -1, values.shape[-1])
+
+
+@lru_cache
+def _evaluations(taps: int) -> tuple[NDArray[np.float64], ...]:
+    """Into points from tiles, of kernels, and (transposed) out of them: [points, pixels of each], for both axes."""
+
+    def powers(count: int) -> Any:
+        return np.vstack([np.vander(_POINTS[taps], count, increasing=True), np.eye(count)[-1]])
+
+    # The coefficients of a product are its values times the inverse of `powers`; correlation is the adjoint of that.
+    into, of, out = np.linalg.inv(powers(_OUT + taps - 1)).T, powers(taps), powers(_OUT)
+    size = np.abs(into).max(1, keepdims=True)
+    return tuple(np.kron(one, one) for one in (into / size, of * size, out))
