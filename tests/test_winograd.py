@@ -114,7 +114,7 @@ CASES = {
     "all large": ((1, 128, 256, 32), 3, 1, torch.float32, 1),
     "more taps": ((1, 128, 128, 32), 5, 1, torch.float32, 1),
     "many small images": ((21, 128, 256, 7), 3, 1, torch.float32, 1),
-    "few channels": ((1, 128, 128, 32), 3, 1, torch.float32, 0),
+    "few channels": ((1, 96, 128, 32), 3, 1, torch.float32, 0),
     "few pixels": ((20, 128, 256, 7), 3, 1, torch.float32, 0),
     "tiles half empty": ((13, 128, 256, 9), 3, 1, torch.float32, 0),
     "a wide step": ((1, 128, 256, 36), 3, 3, torch.float32, 1),
@@ -132,6 +132,18 @@ def test_only_what_pays_runs_by_tiles(case, tiled):
     pads = dilation * (taps // 2), dilation * ((taps - 1) // 2)
     functional.lift(x, [kernel], None, Layout.even(2, 1, 1, "zeros", [dilation], [pads]))
     assert tiled == [(taps, dilation)] * times
+
+
+@pytest.mark.parametrize(("channels", "times"), [(128, 0), (256, 1)])
+def test_more_channels_where_nothing_is_trained(channels, times, tiled):
+    with torch.no_grad():
+        functional.lift(
+            torch.randn(1, 128, 32, 32),
+            [torch.randn(channels, 128, 3, 3)],
+            None,
+            Layout.even(2, 1, 1, "zeros", [1], [(1, 1)]),
+        )
+    assert len(tiled) == times
 
 
 @pytest.mark.parametrize("options", [{"stride": 2}, {"padding_mode": "circular"}, {"groups": 2}, {"pads": [(1, 2)]}])

@@ -185,7 +185,10 @@ def convolve(x: Tensor, kernels: Sequence[Tensor], bias: Tensor | None, layout: 
 
 def scale_maps(x: Tensor) -> tuple[Tensor, ...]:
     """The maps of each scale, [B, C, S, ...] -> S times [B, C, ...]."""
-    return fold(x).chunk(x.shape[2])  # one backward for all, where indexing would add up as many full-size gradients
+    # One backward for all, where indexing would add up as many full-size gradients.
+    if torch.compiler.is_compiling():  # ONNX cannot split a batch of any size
+        return x.movedim(2, 0).unbind(0)
+    return fold(x).chunk(x.shape[2])  # gradients of maps with channels last stay so
 
 
 class reference:  # noqa: N801 - a namespace, read as functional.reference.scale_lift

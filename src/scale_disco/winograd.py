@@ -26,16 +26,17 @@ _TILES = 128  # at a time, so that what is computed of them stays in the cache
 _KERNELS = 1 << 22  # numbers at a time in evaluated kernels
 _PIXELS = 1 << 10  # at least in all images
 _FILLED = 1.5  # times as many pixels at most in whole tiles
-_NUMBERS = 1 << 18  # at least in a kernel: 128 to 128 channels of 5x5 taps, or 128 to 256 of 3x3
+_NUMBERS = 1 << 17  # at least in a kernel, such as 128 to 128 channels of 3x3 taps; twice that where nothing is trained
 
 
 def pays(x: Tensor, kernel: Tensor, dilation: int = 1) -> bool:
     """Whether `correlate` is the faster way, for images [B, C, H, W] and a kernel [C', C, side, side]."""
+    least = _NUMBERS if torch.is_grad_enabled() else 2 * _NUMBERS  # the way back gains more
     return (
         kernel.ndim == 4
         and kernel.shape[-2] == kernel.shape[-1]
         and kernel.shape[-1] in _POINTS
-        and kernel.numel() >= _NUMBERS
+        and kernel.numel() >= least
         and len(x) * math.prod(x.shape[2:]) >= _PIXELS
         and math.prod(_spanned(x, dilation)) <= _FILLED * math.prod(x.shape[2:])
         and x.is_cpu
