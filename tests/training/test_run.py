@@ -274,4 +274,4 @@ def test_a_full_disk_keeps_the_last_epoch(data, tmp_path, whole, kilobytes):
 
 def test_batches_too_small_to_share_are_refused(data, tmp_path, capsys):
     assert train(data, tmp_path / "run", "--limit", 65) == 1
-    assert_one_line(capsys, "train", "the last batch has 1, 1 processes share it")
+    assert_one_line(capsys, "train", "the last batch has 1, 1 process has it")

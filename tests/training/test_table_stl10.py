@@ -21,7 +21,8 @@ IMAGES = 8000
 SIZES = {0.5: "smaller", 2**-0.5: "smaller", 1.0: "test", 2**0.5: "larger", 2.0: "larger"}
 FACTS = {
     "name": "folder/scenes96",
-    "checksum": "1a57beb6bd2a",
+    "train": "1a57beb6bd2a",
+    "test": "0f0f",
     "classes": ["bark", "moss"],
     "mean": [0.5] * 3,
     "deviation": [0.2] * 3,
@@ -161,7 +162,7 @@ def test_runs_of_different_settings_are_not_mixed(add_run):
 
 def test_other_images_of_the_same_name_are_told_apart(add_run):
     add_run("a", 800, model="stl10/wrn")
-    runs = add_run("b", 900, model="stl10/wrn", facts=FACTS | {"checksum": "fedcba9876"})
+    runs = add_run("b", 900, model="stl10/wrn", facts=FACTS | {"train": "fedcba9876"})
     titles = [group.title for group in tables_of(runs)]
     assert [title.rpartition(", ")[2] for title in titles] == ["images 1a57beb6", "images fedcba98"]
 
@@ -348,7 +349,7 @@ def test_command_is_json_when_asked(add_run, tmp_path, capsys):
 
 
 def test_data_without_a_name_are_refused(add_run, capsys):
-    for name in ("name", "checksum"):
+    for name in ("name", "train"):
         runs = add_run(name, 1600, model="stl10/wrn", facts={key: FACTS[key] for key in FACTS if key != name})
         assert main(["table", "stl10", str(runs / name)]) == 1
         assert_one_line(capsys, "table", "run.json: damaged, or no record of a training run")

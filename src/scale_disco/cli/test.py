@@ -33,7 +33,9 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     test = add_command(commands, "test", run, "error of a trained network, also over the scale of images", _EXAMPLES)
     test.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run of `disco train`")
-    test.add_argument("--data", type=Path, metavar="DIR", help="folder of the data (default: where the run had them)")
+    test.add_argument(
+        "--data", "--root", type=Path, metavar="DIR", help="folder of the data (default: where the run had them)"
+    )
     checkpoint = test.add_argument(
         "--checkpoint", help="weights: best on validation or last (default: those that the recipe names)"
     )
@@ -76,6 +78,8 @@ def run(options: argparse.Namespace) -> None:
             device=device,
             progress=progress,
         )
+    if result["not recorded"]:
+        say(f"not recorded in the folder of the run: {result['not recorded']}")
     experiment = EXPERIMENTS[result["experiment"]]
     bins = bins_of(result)
     rows = [

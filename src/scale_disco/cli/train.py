@@ -161,7 +161,7 @@ def run(options: argparse.Namespace) -> None:
     if record["status"] == "finished":
         best = record["results"].get("validation error")
         known = (
-            f"training loss {record['results']['training loss']:.4f}"
+            f"training loss {record['epochs'][-1]['training loss']:.4f}"
             if best is None
             else f"best validation error {best:.2%}"
         )
@@ -186,7 +186,9 @@ def _configured(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"{path}: no YAML file ({error})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected arguments such as `epochs: 2`, got {content!r}")
-    words = [content.get("experiment") or options.experiment]
+    words = [options.experiment]
+    if (named := content.get("experiment", options.experiment)) != options.experiment:
+        raise ValueError(f"{path}: it is for {named}, got {options.experiment}")
     for name, value in content.items():
         if name != "experiment" and value is not None and value is not False:
             option = f"--{name}".replace("_", "-")

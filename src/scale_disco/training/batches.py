@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-_EVALUATED = 250  # images at a time where nothing is learned
+_EVALUATED, _PIXELS = 250, 400_000  # images, and their pixels, at a time where nothing is learned
 
 
 class Labelled(ABC):
@@ -75,7 +75,8 @@ def training_batches(
 def evaluation_batches(shown: Labelled, *, rank: int = 0, world: int = 1, pin: bool = False) -> DataLoader[Batch]:
     """All images once, in their order; each process has its share."""
     rows = list(range(len(shown.labels)))[rank::world]
-    keys = [_Key(0, rows[start : start + _EVALUATED], 1.0) for start in range(0, len(rows), _EVALUATED)]
+    size = min(_EVALUATED, max(1, _PIXELS // shown.pixels))
+    keys = [_Key(0, rows[start : start + size], 1.0) for start in range(0, len(rows), size)]
     return _loader(shown, keys, pin)
 
 

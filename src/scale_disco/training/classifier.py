@@ -100,9 +100,9 @@ def _shared_batch_norm(
 ) -> Tensor:
     if not training:
         return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+    dtype, x = x.dtype, x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     others = [0, *range(2, x.ndim)]
-    size = x.numel() // x.shape[1]
-    count = x.new_tensor(size)
+    count = torch.tensor(x.numel() // x.shape[1], device=x.device)
     dist.all_reduce(count)
     mean = _total(x.sum(others)) / count
     centred = x - _channels(mean, x)
@@ -113,7 +113,7 @@ def _shared_batch_norm(
             running_var.lerp_(variance * count / (count - 1), momentum)
     scale = torch.rsqrt(variance + eps) if weight is None else weight * torch.rsqrt(variance + eps)
     out = centred * _channels(scale, x)
-    return out if bias is None else out + _channels(bias, x)
+    return (out if bias is None else out + _channels(bias, x)).to(dtype)
 
 
 class _Total(torch.autograd.Function):

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from torch import nn
 from ..files import reason, write
 from ..report import machine, today, versions
 from .batches import Labelled
-from .record import ANSWERS, BEST, LAST, TESTED, read_checkpoint, read_record, settings_of
-from .settings import Bin, Progress
+from .record import ANSWERS, BEST, LAST, TESTED, read_checkpoint, read_record, read_tested, settings_of
+from .settings import Bin, Exam, Progress
 
-_CHUNK, _SAVED_EVERY = 125, 20.0  # images, seconds
+_CHUNK, _PIXELS = 125, 400_000  # images, and their pixels, at a time
+_SAVED_EVERY = 20.0  # seconds
 
 
 def evaluate(
@@ -37,7 +39,7 @@ def evaluate(
     """Measure a run; stopped in between, it goes on where it was.
 
     A test of all images of the data set that it was trained on, with the weights that the recipe names, of a finished
-    run, is written into its folder as `test.json`.
+    run, is written into its folder as `test.json`, unless that has a test of more images.
 
     Args:
         run: Folder of the run.
@@ -75,9 +77,37 @@ def evaluate(
         "machine": machine(),
         "date": today(),
     }
-    if result["complete"] and checkpoint == settings.full_recipe.weights:
+    result["not recorded"] = _why_not(run, record, exam, result)
+    if result["not recorded"] is None:
         write(run / TESTED, f"{json.dumps(result, indent=1)}\n".encode())
     return result
+
+
+def _why_not(run: Path, record: dict[str, Any], exam: Exam, result: dict[str, Any]) -> str | None:
+    """What keeps a result out of the folder of its run."""
+    weights = settings_of(record).full_recipe.weights
+    if record["status"] != "finished":
+        return "the run is not finished"
+    if not exam.same:
+        return "these are other test images than those beside the training images"
+    if not result["complete"]:
+        return f"the test has {exam.images} images"
+    if result["checkpoint"] != weights:
+        return f"the {weights} weights are those that count"
+    return "an earlier test had more images" if _recorded(run) > _shown(result) else None
+
+
+def _recorded(run: Path) -> int:
+    """Images of an earlier test; a damaged one does not count."""
+    try:
+        before = read_tested(run)
+    except ValueError:
+        return 0
+    return 0 if before is None else _shown(before)
+
+
+def _shown(result: dict[str, Any]) -> int:
+    return sum(one["images"] for one in result["by scale"])
 
 
 def trained(run: Path, checkpoint: str | None = None) -> nn.Module:
@@ -137,19 +167,15 @@ def _answers(
         missing = max(len(shown.labels) - len(before), 0)
         kept[kind] = np.concatenate([before, np.full(missing, memory.open, memory.dtype)])
     answers = {kind: kept[kind][: len(shown.labels)] for kind, shown in sets.items()}  # views
-    todo = [
-        (kind, range(start, min(start + _CHUNK, len(answers[kind]))))
-        for kind in sets
-        for start in range(0, len(answers[kind]), _CHUNK)
-        if (answers[kind][start : start + _CHUNK] == memory.open).any()
-    ]
-    total, done, saved = sum(sets[kind].pixels for kind, _ in todo), 0, time.monotonic()
+    todo = [(kind, rows) for kind, shown in sets.items() for rows in _chunks(shown)]
+    todo = [(kind, rows) for kind, rows in todo if (answers[kind][rows] == memory.open).any()]
+    total, done, saved = sum(len(rows) * sets[kind].pixels for kind, rows in todo), 0, time.monotonic()
     for kind, rows in todo:
         shown = sets[kind]
         with torch.inference_mode():
             images = shown.prepared(shown.read(rows, 0).to(device), rows, 0)
             answers[kind][rows] = network(images).argmax(1).cpu().numpy()
-        done += shown.pixels
+        done += len(rows) * shown.pixels
         if progress is not None:
             progress(done, total)
         if time.monotonic() - saved > _SAVED_EVERY:
@@ -157,6 +183,13 @@ def _answers(
             saved = time.monotonic()
     memory.write(kept)
     return answers
+
+
+def _chunks(shown: Labelled) -> Iterator[range]:
+    """Rows that are shown at a time: fewer where images are large."""
+    size = min(_CHUNK, max(1, _PIXELS // shown.pixels))
+    for start in range(0, len(shown.labels), size):
+        yield range(start, min(start + size, len(shown.labels)))
 
 
 class _Memory:

@@ -69,6 +69,8 @@ class MnistScale(Settings):
         return f"{self.model.replace('/', '-')}{augment}-{self.split}-{self.recipe}-{self.seed}"
 
     def lesson(self, data: Path, *, cache: Path | None = None, progress: Progress | None = None) -> Lesson:
+        if cache is not None:
+            raise ValueError("--cache keeps the decoded pictures of stl10 --format folder")
         parts = load(data, self.split)
         train, validation = (Digits(*(column[: self.limit] for column in parts[name])) for name in ("train", "val"))
         return Lesson(DigitImages(train, self.seed if self.augment else None), DigitImages(validation), {})

@@ -38,12 +38,14 @@ class Recipe:
 
     def steps(self, images: int, processes: int = 1) -> int:
         """Steps of an epoch; refuses numbers of images that leave a process without work."""
-        left = images % self.batch or self.batch
+        left = images % self.batch or min(images, self.batch)
         if left < max(2, processes) * self.accumulate:
-            shared = f"{processes} processes share it" + (f" in {self.accumulate} parts" if self.accumulate > 1 else "")
+            shared = f"{processes} process{'es share' if processes > 1 else ' has'} it" + (
+                f" in {self.accumulate} parts" if self.accumulate > 1 else ""
+            )
             raise ValueError(
                 f"every process needs an image of every batch, and a batch norm two: the last batch has {left}, "
-                f"{shared}; choose another --limit, fewer --devices"
+                f"{shared}; choose another --limit or batch, fewer --devices"
                 + (" or a smaller --accumulate" if self.accumulate > 1 else "")
             )
         return -(-images // self.batch)

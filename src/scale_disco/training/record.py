@@ -11,6 +11,7 @@ answers.npz        the class given to every image by the best weights; answers-l
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import pickle
@@ -81,9 +82,12 @@ def read_record(run: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{run}: no training run: it has no {RECORD}")
     try:
         record: dict[str, Any] = _checked(json.loads(path.read_text()), _RECORD)
-        _checked(record.get("facts", {}), settings_of(record).facts)
+        settings = settings_of(record)
+        settings.check_facts(_checked(record.get("facts", {}), settings.facts))
         for row in record["epochs"]:
             _checked(row, _EPOCH)
+        if record["status"] == "finished" and not record["epochs"]:
+            raise ValueError("it is finished without an epoch")
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: damaged, or no record of a training run ({error})") from error
     return record
@@ -99,7 +103,27 @@ def settings_of(record: dict[str, Any]) -> Settings:
 
 @functools.lru_cache(maxsize=256)  # to check them takes a moment, and a table asks for those of a run many times
 def _settings(experiment: str, packed: str) -> Settings:
-    return EXPERIMENTS[experiment](**json.loads(packed))
+    values = json.loads(packed)
+    for field in dataclasses.fields(EXPERIMENTS[experiment]):  # type: ignore[arg-type]
+        kinds = _KINDS[str(field.type)]
+        if field.name in values and (not isinstance(values[field.name], kinds) or _is_odd(values[field.name], kinds)):
+            raise ValueError(f"{field.name} is of another kind")
+    return EXPERIMENTS[experiment](**values)
+
+
+def _is_odd(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, bool) and bool not in kinds  # a bool is an int in Python
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "str": (str,),
+    "float": (int, float),
+    "int | None": (int, NoneType),
+    "str | None": (str, NoneType),
+    "float | None": (int, float, NoneType),
+}
 
 
 def check_experiment(run: Path, record: dict[str, Any], experiment: str) -> None:
@@ -117,7 +141,9 @@ def read_tested(run: Path) -> dict[str, Any] | None:
         tested: dict[str, Any] = _checked(json.loads(path.read_text()), _TESTED)
         if settings_of(tested) != settings_of(read_record(run)):
             raise ValueError("it belongs to a run of other settings")
-        for part in (tested, *(_checked(one, _BIN) for one in tested["by scale"])):
+        if any(set(_checked(one, _BIN)) != set(_BIN) for one in tested["by scale"]):
+            raise ValueError("by scale has other keys")
+        for part in (tested, *tested["by scale"]):
             if not 0 <= part["errors"] <= part["images"] or not part["images"]:
                 raise ValueError(f"{part['errors']} errors on {part['images']} images")
     except (ValueError, TypeError) as error:
@@ -131,7 +157,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         return _checked(torch.load(path, map_location="cpu", weights_only=True), _CHECKPOINT)
     except pickle.UnpicklingError as error:  # torch's own words advise to execute it
         raise ValueError(f"{path}: not a checkpoint of a run: it holds more than weights and numbers") from error
-    except (RuntimeError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (RuntimeError, EOFError, KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise ValueError(f"{path}: damaged, or no checkpoint of a run ({reason(error)})") from error
 
 

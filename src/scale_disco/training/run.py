@@ -96,6 +96,7 @@ def train(
         lesson = settings.lesson(data, cache=cache, progress=progress)
     if record.setdefault("facts", lesson.facts) != lesson.facts:
         raise ValueError(f"--resume: {out} was started with other images than those in {data}")
+    record["data"] = str(data.resolve())
     recipe.steps(len(lesson.train.labels), devices * nodes)  # refuses what cannot be shared
     diary = _Diary(out, record, recipe, say)
     fit = functools.partial(_fit, settings, lesson, diary, where, devices * nodes, channels_last, bar)
@@ -125,7 +126,8 @@ def _check_precision(recipe: Recipe, where: dict[str, Any]) -> None:
 
 
 def _on_cpu(where: dict[str, Any]) -> bool:
-    return where["accelerator"] == "cpu" or not torch.accelerator.is_available()
+    others = torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available()
+    return where["accelerator"] == "cpu" or not others
 
 
 def _fit(

@@ -120,6 +120,10 @@ class Settings(ABC):
     def folder(self) -> str:
         """The name of such a run."""
 
+    @classmethod  # noqa: B027 - some have nothing to refuse
+    def check_facts(cls, facts: Mapping[str, Any]) -> None:
+        """Refuse facts, of the right names and kinds, that cannot be."""
+
     @abstractmethod
     def lesson(self, data: Path, *, cache: Path | None = None, progress: Progress | None = None) -> Lesson:
         """What is trained on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from ..basis.paper import SETTINGS
 from ..data import FORMATS, load_images
-from ..data.folder import Picture, decode, fingerprint, list_pictures, name_of
+from ..data.folder import Picture, contents, decode, list_pictures
 from ..data.images import ImageSet
 from ..data.stl10 import SIDE, read_stl10
 from ..files import reason
@@ -59,7 +60,7 @@ class Stl10(Settings):
         "layout": ("projected", "plain", "interscale"),
         "pools": ("max", "mean", "blur", "stride"),
     }
-    facts = {"name": str, "classes": list, "mean": list, "deviation": list, "checksum": str}  # noqa: RUF012
+    facts = {"name": str, "classes": list, "mean": list, "deviation": list, "train": str, "test": str}  # noqa: RUF012
 
     model: str = setting("stl10/disco", f"network: {', '.join(_MODELS)}")
     depth: int = setting(16, "convolutions of the network on its longest way: 10, 16, 22...")
@@ -87,7 +88,7 @@ class Stl10(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("batch", 2), ("accumulate", 1), ("side", 8), ("basis_steps", 0)):
+        for name, least in (("batch", 2), ("accumulate", 1), ("side", 16), ("basis_steps", 0)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"--{_option(name)} must be at least {least}, got {value}")
         for name in ("holdout", "smoothing", "ema"):
@@ -121,18 +122,33 @@ class Stl10(Settings):
         steps = "" if self.basis_steps is None else f"-{self.basis_steps}"
         return f"{self.model.replace('/', '-')}{steps}-{self.depth}-{self.width}-{self.recipe}-{self.seed}"
 
+    @classmethod
+    def check_facts(cls, facts: Mapping[str, Any]) -> None:
+        for name, kind in (("classes", str), ("mean", (int, float)), ("deviation", (int, float))):
+            if not facts[name] or not all(isinstance(value, kind) for value in facts[name]):
+                raise ValueError(f"{name} is empty or of another kind")
+
     def lesson(self, data: Path, *, cache: Path | None = None, progress: Progress | None = None) -> Lesson:
         chosen: dict[str, Any] = {"side": self.side, "fold": self.fold, "test_share": self.test_share}
-        train = load_images(data, self.format, cache=cache, progress=progress, **chosen)["train"]
+        if cache is not None and self.format != "folder":
+            raise ValueError("--cache keeps the decoded pictures of --format folder")
+        parts = load_images(data, self.format, cache=cache, progress=progress, **chosen)
+        train = parts["train"]
         facts = {
             "name": train.name,
             "classes": list(train.classes),
             "mean": list(train.mean),
             "deviation": list(train.deviation),
-            "checksum": _checksum(train),
+            "train": _checksum(train),
+            "test": _checksum(parts["test"]) if self.format == "stl10" else contents(self._pictures(data)),
         }
         order = _order(len(train.labels), None)
         held = round(self.holdout * len(order))
+        if self.holdout and not 0 < held < len(order) - 1:
+            raise ValueError(
+                f"--holdout {self.holdout} of {len(order)} images keeps {held} for validation: "
+                "there must be one at least, and two to train on"
+            )
         augment = _augmentation(facts, train.images.shape[-1])
         kept = train.take(order[held:][: self.limit])
         validation = Photographs(train.take(order[:held][: self.limit]), augment) if held else None
@@ -154,16 +170,14 @@ class Stl10(Settings):
         augment = _augmentation(facts, self.side)
         sets: dict[str, Labelled] = {}
         if self.format == "folder":
-            listing = list_pictures(data, self.test_share)
-            pictures = [picture for picture in listing.pictures if picture.part == "test"]
-            count, classes, name = len(pictures), listing.classes, name_of(data)
-            key = fingerprint(listing, data, self.side)
+            pictures = self._pictures(data)
+            count, classes, key = len(pictures), list_pictures(data, self.test_share).classes, contents(pictures)
             for kind, size in sizes.items():
                 rows = _order(count, limit if kind == "test" else outside)
                 sets[kind] = PictureFiles([pictures[row] for row in rows], augment, round(size * self.side))
         else:
             test = read_stl10(data, "test")
-            count, classes, name, key = len(test.labels), test.classes, test.name, _checksum(test)
+            count, classes, key = len(test.labels), test.classes, _checksum(test)
             for kind, size in sizes.items():
                 rows = _order(count, limit if kind == "test" else outside)
                 sets[kind] = Photographs(test.take(rows), augment, side=round(size * SIDE))
@@ -178,11 +192,15 @@ class Stl10(Settings):
             sets,
             count,
             len(classes),
-            name == facts["name"],
+            key == facts["test"],
             key,
             lambda kind, errors: [_bin(sizes[kind], errors)],
             partial(error_of_layers, images=images.mean(1, keepdim=True), scales=SETTINGS["stl10"], border=0.25),
         )
+
+    def _pictures(self, data: Path) -> list[Picture]:
+        """Those for the test."""
+        return [picture for picture in list_pictures(data, self.test_share).pictures if picture.part == "test"]
 
     def _special(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("layout", "pools", "basis_steps")}
@@ -232,7 +250,9 @@ class PictureFiles(Labelled):
 
     def _decoded(self, path: Path) -> np.ndarray:
         try:
-            return decode(path, self.side)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of Pillow, on odd metadata
+                return decode(path, self.side)
         except Exception as error:  # a damaged picture makes Pillow raise a dozen kinds
             raise ValueError(f"{path}: this picture cannot be read ({reason(error)}); mend or remove it") from error
 

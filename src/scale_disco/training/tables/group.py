@@ -37,8 +37,8 @@ class Row(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Of the mean, binomial."""
-        return sum(one.deviation**2 for one in self.measured) / len(self.measured) ** 2
+        """Of the mean."""
+        return self.spread**2 / len(self.measured)
 
     @property
     def equivariance(self) -> float | None:
@@ -120,7 +120,7 @@ class Group(ABC):
         return [part for part in (self.table(), self.gaps(), self.scale_table(), self.provenance()) if part]
 
     def gaps(self) -> str:
-        """How far each model is behind the best one, with the binomial deviation of the difference."""
+        """How far each model is behind the best one, with the deviation of the difference."""
         lines = []
         for name, rows in self.contests().items():
             ranking = sorted((row for row in rows if row.measured), key=lambda row: row.error)

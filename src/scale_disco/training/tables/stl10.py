@@ -74,13 +74,13 @@ class Tables2And3(Group):
             settings = {name: value for name, value in one.settings.as_dict().items() if name not in _WITHIN}
             settings["epochs"] = one.settings.full_recipe.epochs
             facts = one.record["facts"]
-            groups.setdefault(json.dumps([settings, facts["name"], facts["checksum"]]), []).append(one)
+            groups.setdefault(json.dumps([settings, facts["name"], facts["train"]]), []).append(one)
         titles = [_title(members[0]) for members in groups.values()]
         tables = []
         for title, members in zip(titles, groups.values(), strict=True):
             facts = members[0].record["facts"]
             # The same name may be that of other images.
-            more = f", images {facts['checksum'][:8]}" if titles.count(title) > 1 else ""
+            more = f", images {facts['train'][:8]}" if titles.count(title) > 1 else ""
             tables.append(cls(title + more, members, facts["name"]))
         return tables
 
