@@ -81,9 +81,7 @@ def test_mean_and_deviation_over_seeds(add_run):
         "DISCO", "21.00 ± 1.00 (3 runs)", "8.07", "241", "5.0", "5", "0.02", "494,549",
     ]  # fmt: skip
     assert cells(text, "WRN") == ["WRN", "25.00 ± 0.48 (1 run)", "11.48", "48", "1.0", "1", "-", "494,549"]
-    parts = [0.2, 0.21, 0.22, 0.25]
-    one = [part * (1 - part) / IMAGES for part in parts]
-    deviation = 100 * (sum(one[:3]) / 9 + one[3]) ** 0.5
+    deviation = (1.0**2 / 3 + 100**2 * 0.25 * 0.75 / IMAGES) ** 0.5  # over seeds, and binomial for one run
     assert group.gaps() == f"- folder/scenes96: best DISCO; WRN +4.00 ± {deviation:.2f} points"
 
 
