@@ -411,7 +411,7 @@ def test_train_reads_and_prints_configurations(tmp_path, capsys):
     [
         ("modle: mnist/cnn", 2, "unknown argument --modle=mnist/cnn, did you mean --model?"),
         ("epochs: many", 2, "argument --epochs: invalid int value: 'many'"),
-        ("experiment: imagenet", 2, "argument experiment: invalid choice: 'imagenet'"),
+        ("experiment: imagenet", 1, "it is for imagenet, got mnist-scale"),
         ("- epochs", 1, "expected arguments such as `epochs: 2`, got ['epochs']"),
         ("epochs: [", 1, "no YAML file"),
         ("epochs: 0", 1, "--epochs must be at least 1, got 0"),
