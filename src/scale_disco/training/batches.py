@@ -75,9 +75,14 @@ def training_batches(
 def evaluation_batches(shown: Labelled, *, rank: int = 0, world: int = 1, pin: bool = False) -> DataLoader[Batch]:
     """All images once, in their order; each process has its share."""
     rows = list(range(len(shown.labels)))[rank::world]
-    size = min(_EVALUATED, max(1, _PIXELS // shown.pixels))
+    size = at_a_time(shown, _EVALUATED)
     keys = [_Key(0, rows[start : start + size], 1.0) for start in range(0, len(rows), size)]
     return _loader(shown, keys, pin)
+
+
+def at_a_time(shown: Labelled, most: int) -> int:
+    """How many images a network is shown at once where nothing is learned: fewer where they are large."""
+    return min(most, max(1, _PIXELS // shown.pixels))
 
 
 def _loader(shown: Labelled, keys: Sampler[_Key] | list[_Key], pin: bool) -> DataLoader[Batch]:

@@ -18,11 +18,11 @@ from torch import nn
 
 from ..files import reason, write
 from ..report import machine, today, versions
-from .batches import Labelled
+from .batches import Labelled, at_a_time
 from .record import ANSWERS, BEST, LAST, TESTED, read_checkpoint, read_record, read_tested, settings_of
 from .settings import Bin, Exam, Progress
 
-_CHUNK, _PIXELS = 125, 400_000  # images, and their pixels, at a time
+_CHUNK = 125  # images at a time, at most
 _SAVED_EVERY = 20.0  # seconds
 
 
@@ -186,8 +186,8 @@ def _answers(
 
 
 def _chunks(shown: Labelled) -> Iterator[range]:
-    """Rows that are shown at a time: fewer where images are large."""
-    size = min(_CHUNK, max(1, _PIXELS // shown.pixels))
+    """Rows that are shown at a time."""
+    size = at_a_time(shown, _CHUNK)
     for start in range(0, len(shown.labels), size):
         yield range(start, min(start + size, len(shown.labels)))
 
