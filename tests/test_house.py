@@ -24,7 +24,7 @@ ROOMS = [
     {"basis.discrete", "basis.hermite", "basis.bspline", "basis.fourier_bessel", "basis.log_radial"},
     {"basis.paper"},
     {"basis"},
-    {"fold", "spectral", "winograd", "data.mnist", "data.images"},
+    {"fold", "spectral", "winograd", "data.mnist", "data.images", "data.otb_lists"},
     {"functional", "data.mnist_scale", "data.pictures", "data.stl10", "data.folder", "data.otb"},
     {"data.zoom"},
     {"data"},
