@@ -39,7 +39,8 @@ ROOMS = [
     {"models.dss", "models.sevf", "models.sicnn", "models.ss_cnn"},
     {"models.si_convnet"},
     {"models.mnist", "models.stl10", "models.weights"},
-    {"models.resnet", "models.digits", "models.siamfc"},
+    {"models.resnet", "models.digits", "models.transfer"},
+    {"models.siamfc"},
     {"models"},
     {""},  # scale_disco itself: the public names
     {

@@ -9,13 +9,14 @@ from typing import Any
 
 from torch import nn
 
-from . import digits, mnist, resnet, stl10
+from . import digits, mnist, resnet, siamfc, stl10
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     **{name: partial(build, augmented=False) for name, build in mnist.BUILDERS.items()},
     **digits.BUILDERS,
     **stl10.BUILDERS,
     **resnet.BUILDERS,
+    **siamfc.BUILDERS,
 }
 
 __all__ = ["create_model", "list_models"]
@@ -30,6 +31,7 @@ def create_model(name: str, **options: Any) -> nn.Module:
             trained with scale augmentation, for which the authors tuned some bases. For STL-10 `depth`, `width`,
             `classes` and `dropout`, and those of `models.stl10.sesn` and `models.stl10.disco`. For residual networks
             those of `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`.
+            For trackers `pretrained`, `sha256` and `pixels`, and those of `models.siamfc.disco`.
 
     Example:
         >>> import torch

@@ -1,0 +1,103 @@
+"""Weights of other networks, given to trackers: of ImageNet classifiers, of SiamDW, of SE-SiamFC."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..basis import Basis
+from ..nn.conv import ScaleConvolution
+from .weights import Checkpoint, load_weights
+
+# How pixels from 0 to 255 become what a network was trained on: minus the first, over the second.
+PIXELS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
+    "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+    "caffe": ((123.68, 116.779, 103.939), (1.0, 1.0, 1.0)),  # in the order BGR
+    "raw": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+}
+# Weights that are known to mean Caffe's pixels, by sha256.
+_CAFFE = {"defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec"}
+_AROUND = re.compile(r"^((module|network|model|backbone|features)\.)+")  # what training scripts put before names
+_ELSEWHERE = re.compile(r"^(fc|head|classifier|layer[34])\.|\.basis$|(^|\.)(mean|std|deviation)$")
+_FIT = 1e-6  # singular values below so much of the largest are none
+
+
+def transfer(features: nn.Module, checkpoint: Checkpoint, who: str, pixels: str | None = None) -> dict[str, Tensor]:
+    """Give the features of a tracker the weights of another network; how its pixels are normalised.
+
+    A file of a ResNet-50 has more blocks and another pool: its first two stages are taken. Ordinary kernels are given
+    to scale convolutions such that those of the smallest scale are nearest to them, by the smallest weights that are.
+
+    Args:
+        features: CIResNet-22 or AlexNet, of any layers. Changed in place.
+        checkpoint: From `read_checkpoint`.
+        who: The network's name, for errors.
+        pixels: What the weights were trained on, one of `PIXELS`. By default what the file says, "caffe" for files
+            that are known to be Caffe's, "raw" for those of SiamDW, and "imagenet" for others.
+    """
+    if pixels is not None and pixels not in PIXELS:
+        raise ValueError(f"{who}: pixels must be one of {', '.join(PIXELS)}, got {pixels!r}")
+    plain = {_AROUND.sub("", name): tensor for name, tensor in checkpoint.tensors.items()}
+    resnet = "layer2.1.conv1.weight" in plain
+    given = {_placed(name) if resnet else name: tensor for name, tensor in plain.items() if not _ELSEWHERE.search(name)}
+    normal = _normal(plain, pixels)
+    if normal is None:
+        known = "caffe" if checkpoint.sha256 in _CAFFE else "imagenet" if resnet else "raw"
+        pixels = pixels or known
+        normal = dict(zip(("mean", "deviation"), map(torch.tensor, PIXELS[pixels]), strict=True))
+        if pixels == "caffe" and "conv1.weight" in given:
+            given["conv1.weight"] = given["conv1.weight"].flip(1)  # networks here see RGB
+    own = features.state_dict()
+    for name, part in features.named_modules():
+        key = f"{name}.weight"
+        if isinstance(part, ScaleConvolution) and key in given:
+            given[key] = _as_scale_convolution(given[key], part)
+            given.setdefault(note := f"{name}._extra_state", own[note])
+    load_weights(features, checkpoint._replace(tensors=given), who)
+    return normal
+
+
+def _placed(name: str) -> str:
+    """Where the second stage of a ResNet is in CIResNet-22, which has its pool behind the first block."""
+    found = re.match(r"layer2\.([1-3])\.", name)
+    return f"layer2.{int(found.group(1)) + 1}.{name[found.end() :]}" if found else name
+
+
+def _normal(plain: dict[str, Tensor], pixels: str | None) -> dict[str, Tensor] | None:
+    """Mean and deviation of pixels from 0 to 255 that a tracker's file has."""
+    if pixels is not None or "mean" not in plain:
+        return None
+    if "deviation" in plain:
+        return {"mean": plain["mean"].flatten(), "deviation": plain["deviation"].flatten()}
+    if "std" in plain:  # of SE-SiamFC, for pixels from 0 to 1
+        return {"mean": 255 * plain["mean"].flatten(), "deviation": 255 * plain["std"].flatten()}
+    return None
+
+
+def _as_scale_convolution(weight: Tensor, layer: ScaleConvolution) -> Tensor:
+    """Weights of an ordinary convolution, or of one of SE-SiamFC, in the shape of a layer's."""
+    own = layer.weight
+    if weight.ndim == 5:  # [C', C, T, 1, 1]
+        weight = weight.flatten(3)
+    if weight.shape == own.shape or weight.ndim != 4:
+        return weight
+    fitted = fit_kernels(weight, layer.basis)  # [C', C, F]
+    return fitted if layer.lifting else F.pad(fitted[:, :, None], (0, 0, 0, own.shape[2] - 1))
+
+
+def fit_kernels(kernels: Tensor, basis: Basis) -> Tensor:
+    """Weights whose kernels at the smallest scale of a basis are nearest to given ones, [C', C, k, k] -> [C', C, F].
+
+    Of all such weights they are the smallest: where the functions of the smallest scale are not independent, others
+    would be as near, but arbitrary at larger scales.
+    """
+    stencil = basis.stencils[0]
+    functions = stencil.functions.to(torch.float64)
+    around = (kernels.shape[-1] - functions.shape[-1]) // 2
+    matrix = F.pad(functions, [around] * 4).flatten(1)  # [F, k * k]; a negative margin cuts
+    inverse = torch.linalg.pinv(matrix, rtol=_FIT)
+    fitted: Tensor = kernels.to(torch.float64).flatten(2) @ inverse
+    return fitted.to(torch.float32)
