@@ -240,10 +240,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(self.project(x))))
-        y = self.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y)) + (x if self.downsample is None else self.downsample(x))
-        inside: Tensor = y[..., 1:-1, 1:-1]
-        return inside if self.last else self.relu(inside)
+        # What is behind sees single cells, so the border can go before it.
+        y = F.relu(self.bn2(self.conv2(y))[..., 1:-1, 1:-1])
+        x = x[..., 1:-1, 1:-1]
+        out: Tensor = self.bn3(self.conv3(y)) + (x if self.downsample is None else self.downsample(x))
+        return out if self.last else self.relu(out)
 
 
 class CIResNet22(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -23,7 +24,6 @@ from .fixed import FixedTensors
 
 PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
-_MAX_POOL: dict[int, Any] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 # Of layers: weights, and the kernels made of them. Outside of the layers, so that copies and files do not have them.
 _KEPT: WeakKeyDictionary[FoldedConv, tuple[list[Tensor], list[Tensor]]] = WeakKeyDictionary()
 _DENSE_SIDE = 15  # of the largest kernel that is solved as a whole; larger ones are products of their axes
@@ -154,30 +154,46 @@ class GrowingMaxPool(nn.Module):
         return torch.cat([self._mixed(part, ratio) for part, ratio in zip(parts, self.ratios, strict=True)])
 
     def _mixed(self, x: Tensor, ratio: float) -> Tensor:
-        own, below = self.pool(x), math.floor(ratio)
-        pooled = self._centred(x, own, below)
-        return pooled if ratio == below else torch.lerp(pooled, self._centred(x, own, below + 1), ratio - below)
+        below = math.floor(ratio)
+        pooled = self._centred(x, below)
+        return pooled if ratio == below else torch.lerp(pooled, self._centred(x, below + 1), ratio - below)
 
-    def _centred(self, x: Tensor, own: Tensor, factor: int) -> Tensor:
-        if factor == 1:
-            return own
+    def _centred(self, x: Tensor, factor: int) -> Tensor:
         size, stride, padding, dilation = (
             per_axis(number, self.spatial_dims)
             for number in (self.pool.kernel_size, self.pool.stride, self.pool.padding, self.pool.dilation)
         )
+        counts = self.pool(x[:1, :1]).shape[2:]
         # Twice what a window of that dilation reaches further out than the pool's own.
         excess = [(factor - 1) * step * (taps - 1) for taps, step in zip(size, dilation, strict=True)]
         placed = []
         for late in (0, 1) if any(number % 2 for number in excess) else (0,):
-            pads = []
-            for axis in reversed(range(self.spatial_dims)):
+            y = x
+            for axis in range(self.spatial_dims):  # maxima along rows of maxima along columns, faster than torch's pool
                 before = padding[axis] + (excess[axis] + 1 - late) // 2
-                reach = factor * dilation[axis] * (size[axis] - 1) + 1
-                pads += [before, (own.shape[axis + 2] - 1) * stride[axis] + reach - x.shape[axis + 2] - before]
-            steps = [factor * step for step in dilation]
-            placed.append(_MAX_POOL[self.spatial_dims](F.pad(x, pads, value=-math.inf), size, stride, 0, steps))
-        y: Tensor = placed[0] if len(placed) == 1 else (placed[0] + placed[1]) / 2
-        return torch.where(y > -math.inf, y, own)  # windows that reach over a small map altogether
+                taps = (tap * factor * dilation[axis] - before for tap in range(size[axis]))
+                seen = (_every(y, axis + 2, first, stride[axis], counts[axis]) for first in taps)
+                y = functools.reduce(torch.maximum, seen)
+            placed.append(y)
+        y = placed[0] if len(placed) == 1 else (placed[0] + placed[1]) / 2
+        reach = [factor * step * (taps - 1) for taps, step in zip(size, dilation, strict=True)]
+        if factor == 1 or (
+            not torch.compiler.is_compiling() and all(a < b for a, b in zip(reach, x.shape[2:], strict=True))
+        ):
+            return y
+        return torch.where(y > -math.inf, y, self.pool(x))  # windows that reach over a small map altogether
+
+
+def _every(x: Tensor, axis: int, first: int, step: int, count: int) -> Tensor:
+    """Entries first, first + step... of an axis, so many, those outside of it -inf."""
+    before = max(0, -(first // step))
+    traced = torch.compiler.is_compiling()  # where sizes are unknown
+    before = before if traced else min(before, count)
+    taken = x[(slice(None),) * axis + (slice(first + before * step, None, step),)]
+    after = count - before - taken.shape[axis]
+    if not traced and before == after == 0:
+        return taken
+    return F.pad(taken, [0, 0] * (x.ndim - 1 - axis) + [before, after], value=-math.inf)
 
 
 def pool_dims(pool: nn.Module) -> int:
