@@ -1,7 +1,7 @@
 # Every target sets up what it needs: a Python >= 3.11 and make are enough.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := train,plot,demo,onnx,hub,docs,dev
+EXTRAS := train,plot,video,demo,onnx,hub,docs,dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
