@@ -30,14 +30,16 @@ _GAIN = 0.1  # of the correlation of SiamFC+; a map of AlexNet's features has la
 _GAIN_ALEXNET = 0.001
 _BLOCKS = (3, 4)  # of the two stages of CIResNet-22
 _EXPANSION = 4
+_MOVES = (-1, 0, 1)  # steps of the scales by which a template is made larger
+_LEAST = 1e-12  # of a squared norm
 
 
 class Scores(NamedTuple):
-    """How much every place of a view is like the template, as logits.
+    """How much every place of a view is like the template.
 
-    `place` [B, 17, 17] compares the strongest features of all scales. `shifts` [B, J, 17, 17] compares every scale of
-    the template with the scale of the view that is j steps away, j from -(J - 1) / 2 on: how much it is like the
-    template made larger by so many steps. None without scales.
+    `place` [B, 17, 17] compares the strongest features of all scales, as logits. `shifts` [B, J, 17, 17] compares every
+    scale of the template with the scale of the view that is j steps away, j = -1, 0, 1: how much a place is like the
+    template made larger by so many steps, as the cosine of the angle between features. None without scales.
     """
 
     place: Tensor
@@ -48,7 +50,7 @@ class Template(NamedTuple):
     """What is kept of an object: features to be slid over those of a view, for `place` and for `shifts`."""
 
     place: Tensor  # [B, 1, C, 1, side, side]
-    shifts: Tensor | None  # [B, J, C, S, side, side]
+    shifts: Tensor | None  # [B, J, C, S, side, side], of norm 1 for every shift
 
 
 class Siamese(nn.Module):
@@ -57,7 +59,7 @@ class Siamese(nn.Module):
     Args:
         features: Of views, [B, 3, H, W] -> [B, C, H', W'], or [B, C, S, H', W'].
         side: Cells of the features of a template of 127 pixels.
-        gain: Of the correlation.
+        gain: Of the correlation. Like an offset, it is kept with the weights.
         scales: Of the features; must grow by the same factor.
         pixels: What `features` takes: "imagenet" for mean 0 and deviation 1 on ImageNet, "caffe" for mean 0 only,
             "raw" for 0 to 255.
@@ -70,6 +72,8 @@ class Siamese(nn.Module):
 
     mean: Tensor
     deviation: Tensor
+    gain: Tensor
+    offset: Tensor
 
     def __init__(
         self, features: nn.Module, side: int = 5, *, gain: float = _GAIN, scales: Scales | None = None, pixels: str
@@ -77,15 +81,17 @@ class Siamese(nn.Module):
         super().__init__()
         if pixels not in PIXELS:
             raise ValueError(f"Siamese: pixels must be one of {', '.join(PIXELS)}, got {pixels!r}")
-        self.features, self.side, self.gain = features, side, gain
+        self.features, self.side = features, side
         self.step = None if scales is None else _step(scales)
         for name, values in zip(("mean", "deviation"), PIXELS[pixels], strict=True):
             self.register_buffer(name, torch.tensor(values))
+        self.register_buffer("gain", torch.tensor(gain))
+        self.register_buffer("offset", torch.tensor(0.0))
 
     @property
     def steps(self) -> list[float]:
         """By how many octaves the template is moved along the scales, for every map of `Scores.shifts`."""
-        return [] if self.step is None else [-self.step, 0.0, self.step]
+        return [] if self.step is None else [move * self.step for move in _MOVES]
 
     def stages(self) -> list[nn.Module]:
         """Parts from the last to the first, for training one after the other."""
@@ -104,7 +110,7 @@ class Siamese(nn.Module):
         margin = (views.shape[-1] - EXEMPLAR) // 2 - around * STRIDE
         seen = self.embed(views[..., margin : views.shape[-2] - margin, margin : views.shape[-1] - margin])
         inner = seen[..., around : seen.shape[-2] - around, around : seen.shape[-1] - around]
-        shifts = None if self.step is None else torch.stack([self._moved(seen, move) for move in (-1, 0, 1)], 1)
+        shifts = None if self.step is None else torch.stack([self._moved(seen, move) for move in _MOVES], 1)
         return Template(inner.amax(2)[:, None, :, None], shifts)
 
     def compare(self, template: Template, views: Tensor) -> Scores:
@@ -114,11 +120,21 @@ class Siamese(nn.Module):
 
     def at_places(self, template: Template, maps: Tensor) -> Tensor:
         """`Scores.place` from the features of views."""
-        return self.gain * _correlated(maps.amax(2, keepdim=True), template.place)[:, 0]
+        return self.gain * _correlated(maps.amax(2, keepdim=True), template.place)[:, 0] + self.offset
 
     def at_shifts(self, template: Template, maps: Tensor) -> Tensor | None:
         """`Scores.shifts` from the features of views."""
-        return None if template.shifts is None else self.gain * _correlated(maps, template.shifts)
+        if template.shifts is None:
+            return None
+        squares = F.avg_pool2d(maps.square().sum(1), self.side, 1) * self.side**2  # [B, S, H', W']
+        count = maps.shape[2]
+        seen = [squares[:, max(0, move) : count - max(0, -move)].sum(1) for move in _MOVES]
+        return _correlated(maps, template.shifts) / torch.stack(seen, 1).clamp_min(_LEAST).sqrt()
+
+    def cosine(self, template: Template, maps: Tensor, row: int, column: int) -> float:
+        """Of the angle between the strongest features of a template and those at a cell of a view, [1, C, S, H, W]."""
+        seen = maps.amax(2)[..., row : row + self.side, column : column + self.side].flatten()
+        return float(F.cosine_similarity(seen, template.place.flatten(), 0))
 
     def forward(self, templates: Tensor, views: Tensor) -> Scores:
         return self.compare(self.template(templates), views)
@@ -140,7 +156,8 @@ class Siamese(nn.Module):
         else:
             around = (seen.shape[-1] - self.side) // 2
             flat = flat[..., around : around + self.side, around : around + self.side]
-        moved = unfold(flat, taken.shape[2]) / taken.shape[2]
+        moved = unfold(flat, taken.shape[2])
+        moved = moved / moved.square().sum((1, 2, 3, 4), keepdim=True).clamp_min(_LEAST).sqrt()
         return F.pad(moved, (0, 0, 0, 0, max(0, move), max(0, -move)))
 
 

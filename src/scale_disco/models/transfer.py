@@ -21,12 +21,12 @@ PIXELS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]]
 # Weights that are known to mean Caffe's pixels, by sha256.
 _CAFFE = {"defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec"}
 _AROUND = re.compile(r"^((module|network|model|backbone|features)\.)+")  # what training scripts put before names
-_ELSEWHERE = re.compile(r"^(fc|head|classifier|layer[34])\.|\.basis$|(^|\.)(mean|std|deviation)$")
+_ELSEWHERE = re.compile(r"^(fc|head|classifier|layer[34])\.|\.basis$|(^|\.)(mean|std|deviation|gain|offset)$")
 _FIT = 1e-6  # singular values below so much of the largest are none
 
 
 def transfer(features: nn.Module, checkpoint: Checkpoint, who: str, pixels: str | None = None) -> dict[str, Tensor]:
-    """Give the features of a tracker the weights of another network; how its pixels are normalised.
+    """Give the features of a tracker the weights of another network; what its file says beside them, to be loaded too.
 
     A file of a ResNet-50 has more blocks and another pool: its first two stages are taken. Ordinary kernels are given
     to scale convolutions such that those of the smallest scale are nearest to them, by the smallest weights that are.
@@ -57,7 +57,7 @@ def transfer(features: nn.Module, checkpoint: Checkpoint, who: str, pixels: str 
             given[key] = _as_scale_convolution(given[key], part)
             given.setdefault(note := f"{name}._extra_state", own[note])
     load_weights(features, checkpoint._replace(tensors=given), who)
-    return normal
+    return normal | {name: plain[name] for name in ("gain", "offset") if name in plain}
 
 
 def _placed(name: str) -> str:
