@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..data import stl10
 from ..data.mnist import Digits, download, read_mnist
 from ..data.mnist_scale import SPLITS, build, load, mini, path_of, pixel_hash, save
+from ..data.zoom import Settings
+from ..data.zoom import build as build_zoom
+from ..data.zoom_masters import photographs
 from ..files import make_folder
 from .terminal import Progress, UsageError, add_command, add_out, say, show
 
@@ -21,16 +26,29 @@ _EXAMPLES = """\
   disco data mnist-scale --split 0 1 --download --out data
   disco data stl10 --root my/stl10_binary --check
   disco data stl10 --download --out data
+  disco data zoom --pictures my/photographs --out data/zoom
+  disco data zoom --count 40 --test-count 8 --out data/zoom
 
 STL-10 comes as an archive of 2.6 GB, of which 360 MB are unpacked; a download that was cut short goes on where it
 stopped. Nothing is fetched without --download.
+
+zoom makes videos of objects that move and change in size, with exact boxes, in the layout of OTB: OUT/train and
+OUT/test, which are cut from different pictures. Pictures right in DIR are divided between the two one by one; those of
+a folder in DIR, which may show the same thing, stay together. A call that was ended goes on where it stopped.
 """
+
+_COUNTS = {
+    "--count": "sequences for training (default 240)",
+    "--frames": "frames of each of these (default 20)",
+    "--test-count": "sequences for the test (default 24)",
+    "--test-frames": "frames of each of these (default 60)",
+}
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     data = add_command(commands, "data", run, "make or check the data sets of the experiments", _EXAMPLES)
-    data.add_argument("dataset", choices=["mnist-scale", "stl10"], help="the data set")
+    data.add_argument("dataset", choices=["mnist-scale", "stl10", "zoom"], help="the data set")
     data.add_argument(
         "--split",
         nargs="+",
@@ -48,21 +66,69 @@ def add(commands: Any) -> None:
         "--check", action="store_true", help="of stl10: refuse other files than its own, by checksums computed anew"
     )
     add_out(data, "the data into this folder (default data)", folder=True, default=Path("data"))
+    _add_zoom(data.add_argument_group("options of zoom"))
+
+
+def _add_zoom(group: argparse._ArgumentGroup) -> None:
+    """The options that only zoom has; none of them has a default, so that one of them stands out elsewhere."""
+    group.add_argument(
+        "--pictures", type=Path, metavar="DIR", help="photographs to cut from (default: six small bundled ones)"
+    )
+    for option, what in _COUNTS.items():
+        group.add_argument(option, type=int, metavar="N", help=what)
+    group.add_argument("--size", type=_size, metavar="WxH", help="of the frames (default 320x240)")
+    group.add_argument("--png", action="store_true", help="frames without loss (default: JPEG of quality 92)")
+    group.add_argument(
+        "--seed", type=int, default=argparse.SUPPRESS, metavar="N", help="seed of what is random (default 0)"
+    )
+
+
+def _size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)x(\d+)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected width x height such as 320x240, got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def run(options: argparse.Namespace) -> None:
     """Make what is missing, check what is there, and print both."""
-    foreign = {
-        "mnist-scale": {"--root": options.root, "--check": options.check},
-        "stl10": {"--split": options.split, "--mnist": options.mnist},
-    }[options.dataset]
-    for option, value in foreign.items():
-        if value:
+    own = {
+        "mnist-scale": ["--split", "--mnist", "--download"],
+        "stl10": ["--root", "--check", "--download"],
+        "zoom": ["--pictures", *_COUNTS, "--size", "--png", "--seed"],
+    }
+    for option in dict.fromkeys(option for options_of in own.values() for option in options_of):
+        given = getattr(options, option[2:].replace("-", "_"), None)
+        if given is not None and given is not False and option not in own[options.dataset]:
             raise UsageError(f"disco data: {option} is not an option of {options.dataset}; see disco data --help")
-    if options.dataset == "stl10":
-        _stl10(options)
-    else:
-        _mnist_scale(options)
+    {"mnist-scale": _mnist_scale, "stl10": _stl10, "zoom": _zoom}[options.dataset](options)
+
+
+def _zoom(options: argparse.Namespace) -> None:
+    with Progress("zoom, pictures") as progress:
+        pictures = photographs(options.pictures, progress)
+    numbers = {
+        "train": (options.count, options.frames, Settings()),
+        "test": (options.test_count, options.test_frames, Settings(count=24, frames=60)),
+    }
+    asked = {"size": options.size, "seed": getattr(options, "seed", None), "suffix": ".png" if options.png else None}
+    every = []
+    for part, (count, frames, usual) in numbers.items():
+        wishes = {
+            name: value for name, value in (asked | {"count": count, "frames": frames}).items() if value is not None
+        }
+        every.append(replace(usual, part=part, **wishes))
+    rows = []
+    for settings in every:
+        folder = options.out / settings.part
+        with Progress(f"zoom {settings.part}") as progress:
+            made = build_zoom(folder, pictures, settings, progress)
+        rows.append({"folder": str(folder), "sequences": settings.count, "frames": settings.frames, "made": made})
+        if not options.json:
+            each = f"{settings.count:,} sequences of {settings.frames} frames"
+            print(f"{folder}: {each}, {made:,} made and {settings.count - made:,} kept", flush=True)
+    if options.json:
+        print(json.dumps(rows))
 
 
 def _stl10(options: argparse.Namespace) -> None:
