@@ -31,9 +31,10 @@ OPTIONS = {
     "train": {"--out", "--seed", "--device"},
     "test": {"--out", "--plot", "--device"},
     "table": {"--out", "--plot"},
+    "otb": {"--out", "--plot"},
     "completion": set(),
 }
-# Calls that take a moment; {data}, {run} and {new} are folders.
+# Calls that take a moment; {data}, {run}, {sequence} and {new} are folders.
 CALLS = {
     "basis": "basis",
     "equivariance": "equivariance --setting stl10 --limit 1 --channels 1",
@@ -42,6 +43,7 @@ CALLS = {
     "train": "train mnist-scale --model mnist/cnn --split mini --limit 16 --epochs 1 --data {data} --out {new}",
     "test": "test {run} --limit 8 --outside 2",
     "table": "table mnist-scale {run}",
+    "otb": "otb {sequence} --results {new}",
     "completion": "completion bash",
 }
 
@@ -54,11 +56,14 @@ def _patient(monkeypatch):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """Folders with data and with a trained network, for commands that need them."""
+    """Folders with data, with a trained network and with a video, for commands that need them."""
     for package in ("mlxtend", "PIL", "lightning"):
         pytest.importorskip(package)
+    from tests.data.sequences import moving, write_otb
+
     folder = tmp_path_factory.mktemp("world")
-    folders = {"data": folder / "data", "run": folder / "run"}
+    sequence = write_otb(folder / "otb", "Car", moving(3))
+    folders = {"data": folder / "data", "run": folder / "run", "sequence": sequence}
     for name in ("data", "train"):
         assert main(shlex.split(CALLS[name].format(**folders, new=folders["run"]))) == 0
     return folders
@@ -341,6 +346,8 @@ MISSING = [
     ("test {run} --limit 3 --outside 3", "PIL", "plot"),
     ("table mnist-scale {run} --plot table.png", "matplotlib", "plot"),
     ("table mnist-scale {run} --scales table.png", "matplotlib", "plot"),
+    ("otb {sequence} --plot success.png", "matplotlib", "plot"),
+    ("otb {sequence}", "PIL", "plot"),
 ]
 
 
@@ -354,7 +361,7 @@ def hide(monkeypatch, package):
 
 @pytest.mark.parametrize(("words", "package", "extra"), MISSING, ids=[f"{row[0]}, no {row[1]}" for row in MISSING])
 def test_missing_extras_are_named(words, package, extra, request, capsys, tmp_path, monkeypatch):
-    folders = request.getfixturevalue("world") if "{run}" in words else {}
+    folders = request.getfixturevalue("world") if "{run}" in words or "{sequence}" in words else {}
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one.png").write_bytes(b"\x89PNG")
     (tmp_path / "run.yaml").write_text("epochs: 2\n")
@@ -434,7 +441,7 @@ def test_a_missing_configuration_is_named(tmp_path, capsys, monkeypatch):
     assert one_line(capsys, "disco train: ") == "disco train: nowhere.yaml: No such file or directory\n"
 
 
-@pytest.mark.parametrize("name", ["equivariance", "bench", "test"])
+@pytest.mark.parametrize("name", ["equivariance", "bench", "test", "otb"])
 def test_reports_say_where_they_come_from(name, call, tmp_path, capsys):
     words = call(name)
     for suffix in ("md", "json"):

@@ -243,6 +243,39 @@ def plot_equivariance_and_error(
     return figure
 
 
+def plot_success(
+    trackers: Mapping[str, tuple[Sequence[float], Sequence[float]]], ours: str, title: str, near: int = 20
+) -> Figure:
+    """Success over the overlap and precision over the distance that are asked for, a line per tracker, best first.
+
+    Args:
+        trackers: By name, the parts of frames for overlaps from 0 to 1 and for distances of 0, 1, 2, ... pixels.
+        ours: The name of the one that stands out.
+        title: Of the figure.
+        near: The distance whose precision stands in the legend; of success it is the mean.
+    """
+    figure = _figure_class()(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    colours = {name: f"C{index % 9 + 1}" for index, name in enumerate(name for name in trackers if name != ours)}
+    for axis, place in ((left, 0), (right, 1)):
+        curves = {name: list(pair[place]) for name, pair in trackers.items()}
+        scores = {name: curve[near] if place else sum(curve) / len(curve) for name, curve in curves.items()}
+        for name in sorted(curves, key=lambda name: -scores[name]):
+            curve, mine = curves[name], name == ours
+            steps = range(len(curve)) if place else [index / (len(curve) - 1) for index in range(len(curve))]
+            colour, width = ("#1f6f8b", 2.5) if mine else (colours[name], 1.2)
+            label = f"{name} {scores[name]:.3f}"
+            axis.plot(steps, curve, label=label, color=colour, lw=width, zorder=2 + mine)
+        axis.set(xlim=(0, None), ylim=(0, 1.02))
+        _finish(axis)
+    left.set(xlabel="overlap of boxes, more than", ylabel="part of frames")
+    right.set(xlabel="distance of centres in pixels, at most")
+    left.set_title("success, with its mean", fontsize=10)
+    right.set_title(f"precision, with its value at {near} pixels", fontsize=10)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
 def _finish(axis: Any) -> None:
     if axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, fontsize=9)
