@@ -8,6 +8,7 @@ import pytest
 from scale_disco.cli import main, terminal
 from scale_disco.data import mnist
 from scale_disco.data.mnist_scale import PIXELS, load, path_of, pixel_hash
+from scale_disco.data.otb import read_sequences
 from tests.conftest import SHARED
 
 pytest.importorskip("PIL")
@@ -104,7 +105,73 @@ def test_folders_without_permission_are_named(tmp_path, capsys):
         tmp_path.chmod(0o700)
 
 
+ZOOM = ["data", "zoom", "--count", "4", "--frames", "2", "--test-count", "2", "--test-frames", "3", "--size", "128x96"]
+
+
+def test_zoom_makes_both_parts_and_keeps_them(tmp_path, capsys):
+    out = tmp_path / "new" / "zoom"
+    assert main([*ZOOM, "--out", str(out)]) == 0
+    assert capsys.readouterr().out == (
+        f"{out / 'train'}: 4 sequences of 2 frames, 4 made and 0 kept\n"
+        f"{out / 'test'}: 2 sequences of 3 frames, 2 made and 0 kept\n"
+    )
+    assert {part: len(read_sequences(out / part)) for part in ("train", "test")} == {"train": 4, "test": 2}
+    used = []
+    for part in ("train", "test"):
+        note = json.loads((out / part / "zoom.json").read_text())
+        used.append({master["group"] for master in note["masters"].values()})
+    assert not used[0] & used[1]
+    assert main([*ZOOM, "--out", str(out), "--seed", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"folder": str(out / "train"), "sequences": 4, "frames": 2, "made": 0},
+        {"folder": str(out / "test"), "sequences": 2, "frames": 3, "made": 0},
+    ]
+    assert main([*ZOOM, "--out", str(out), "--seed", "1", "--png"]) == 1
+    error = capsys.readouterr().err
+    assert "are others: seed 0, not 1, suffix .jpg, not .png; delete them or choose another folder" in error
+    assert error.count("\n") == 1
+
+
+def test_zoom_of_ones_own_pictures(tmp_path, capsys):
+    from PIL import Image
+
+    call = [*ZOOM, "--out", str(tmp_path / "out"), "--pictures", str(tmp_path / "own"), "--png"]
+    assert main(call) == 1
+    assert "zoom: no folder " in capsys.readouterr().err
+    (tmp_path / "own").mkdir()
+    assert main(call) == 1
+    assert "zoom: no pictures in " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    for number in range(4):
+        Image.effect_noise((200, 150), 20 + number).save(tmp_path / "own" / f"{number}.png")
+    assert main(call) == 0
+    assert {path.suffix for path in (tmp_path / "out").glob("*/*/img/*")} == {".png"}
+    notes = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/zoom.json")]
+    assert {name for note in notes for name in note["masters"]} & {f"{number}.png" for number in range(4)}
+
+
+def test_nothing_is_made_if_a_part_cannot_be(tmp_path, capsys):
+    assert main([*ZOOM, "--test-frames", "0", "--out", str(tmp_path)]) == 1
+    assert "frames must be at least 1, got 0" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "option"),
+    [
+        ("mnist-scale", ["--root", "a"]), ("mnist-scale", ["--check"]), ("mnist-scale", ["--frames", "0"]),
+        ("stl10", ["--split", "0"]), ("stl10", ["--mnist", "a"]), ("stl10", ["--seed", "0"]), ("stl10", ["--png"]),
+        ("zoom", ["--download"]), ("zoom", ["--check"]), ("zoom", ["--split", "0"]), ("zoom", ["--mnist", "a"]),
+    ],
+)  # fmt: skip
+def test_options_of_other_data_sets_are_refused(capsys, dataset, option):
+    assert main(["data", dataset, *option]) == 2
+    assert f"{option[0]} is not an option of {dataset}; see disco data --help" in capsys.readouterr().err
+
+
 def test_wrong_calls_end_with_2(capsys):
+    assert main([*ZOOM, "--size", "128"]) == 2
+    assert "expected width x height such as 320x240, got '128'" in capsys.readouterr().err
     for call in (["data"], ["data", "stl"], ["data", "mnist-scale", "--split", "6"],
                  ["data", "mnist-scale", "--mnist", "a", "--download"]):  # fmt: skip
         assert main(call) == 2
