@@ -31,6 +31,7 @@ OPTIONS = {
     "train": {"--out", "--seed", "--device"},
     "test": {"--out", "--plot", "--device"},
     "table": {"--out", "--plot"},
+    "track": {"--out"},
     "otb": {"--out", "--plot"},
     "completion": set(),
 }
@@ -43,6 +44,7 @@ CALLS = {
     "train": "train mnist-scale --model mnist/cnn --split mini --limit 16 --epochs 1 --data {data} --out {new}",
     "test": "test {run} --limit 8 --outside 2",
     "table": "table mnist-scale {run}",
+    "track": "track {sequence} --no-video --out {new}",
     "otb": "otb {sequence} --results {new}",
     "completion": "completion bash",
 }
@@ -346,6 +348,7 @@ MISSING = [
     ("test {run} --limit 3 --outside 3", "PIL", "plot"),
     ("table mnist-scale {run} --plot table.png", "matplotlib", "plot"),
     ("table mnist-scale {run} --scales table.png", "matplotlib", "plot"),
+    ("track {sequence} --out new", "av", "video"),
     ("otb {sequence} --plot success.png", "matplotlib", "plot"),
     ("otb {sequence}", "PIL", "plot"),
 ]
@@ -379,7 +382,7 @@ def test_missing_extras_are_named(words, package, extra, request, capsys, tmp_pa
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_needs_no_extra(name, capsys, monkeypatch):
-    for package in ("matplotlib", "PIL", "mlxtend", "sklearn", "lightning", "rich", "tensorboard", "yaml"):
+    for package in ("matplotlib", "PIL", "av", "mlxtend", "sklearn", "lightning", "rich", "tensorboard", "yaml"):
         hide(monkeypatch, package)
     assert main([name, "--help"]) == 0
     assert "examples:" in capsys.readouterr().out
@@ -485,7 +488,7 @@ def test_table_is_json_when_asked(call, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if "--out" in OPTIONS[name] - {"--plot"}])
 def test_what_cannot_be_written_is_refused_first(name, call, tmp_path, capsys):
-    if name in ("data", "train"):  # their --out is a folder, made when it is missing
+    if name in ("data", "train", "track"):  # their --out is a folder, made when it is missing
         (tmp_path / "nowhere").write_text("")
     words = call(name)
     capsys.readouterr()

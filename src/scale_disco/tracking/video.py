@@ -311,11 +311,13 @@ def draw(image: Tensor, box: Box, label: str = "", *, lost: bool = False) -> Ten
     colour = torch.tensor(_LOST if lost else _FOUND, dtype=torch.uint8)
     left, top = (math.floor(place + 0.5) for place in box[:2])
     right, bottom = (max(low + 1, math.floor(place + 0.5)) for low, place in zip((left, top), _far(box), strict=True))
-    y, x = torch.arange(height)[:, None], torch.arange(width)
-    inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
-    deep = (x >= left + thick) & (x < right - thick) & (y >= top + thick) & (y < bottom - thick)
-    shown = ((x - left + y - top) // (3 * thick) % 2 == 0) if lost else torch.ones_like(inside)
-    drawn[:, inside & ~deep & shown] = colour[:, None]
+    rows, columns = _within(top, bottom, height), _within(left, right, width)
+    upper, lower = _within(top, min(top + thick, bottom), height), _within(max(bottom - thick, top), bottom, height)
+    first, last = _within(left, min(left + thick, right), width), _within(max(right - thick, left), right, width)
+    for y, x in ((upper, columns), (lower, columns), (rows, first), (rows, last)):
+        along = torch.arange(y.start, y.stop)[:, None] - top + torch.arange(x.start, x.stop) - left
+        shown = along // (3 * thick) % 2 == 0 if lost else torch.ones_like(along, dtype=torch.bool)
+        drawn[:, y, x] = torch.where(shown, colour[:, None, None], drawn[:, y, x])
     if label:
         _write(drawn, label, colour, left, top, bottom)
     return drawn
@@ -345,6 +347,11 @@ def _text(label: str, size: int) -> Pixels:
     paper = Image.new("L", (right - left + 2 * margin, bottom - top + 2 * margin))
     ImageDraw.Draw(paper).text((margin - left, margin - top), label, fill=255, font=font)
     return np.array(paper)
+
+
+def _within(low: int, high: int, size: int) -> slice:
+    """A range, as far as it is in the frame."""
+    return slice(min(max(low, 0), size), min(max(high, 0), size))
 
 
 def _far(box: Box) -> tuple[float, float]:
