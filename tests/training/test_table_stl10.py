@@ -55,8 +55,8 @@ def tables_of(*folders):
     return Tables2And3.sort(outcomes(folders, "stl10"))
 
 
-def test_every_experiment_has_its_tables_and_every_model_its_row():
-    assert set(TABLES) == set(EXPERIMENTS)
+def test_every_experiment_on_images_has_its_tables_and_every_model_its_row():
+    assert set(TABLES) == set(EXPERIMENTS) - {"tracker"}
     for name, one in TABLES.items():
         assert one.settings is EXPERIMENTS[name]
         assert list(one.paper) == EXPERIMENTS[name].models

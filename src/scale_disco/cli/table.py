@@ -10,6 +10,7 @@ from typing import Any
 from ..files import check_writable, write
 from ..plots import check_picture, plot_equivariance_and_error, plot_error_over_scale, save_figure
 from ..training import EXPERIMENTS
+from ..training.tables import TABLES
 from .terminal import add_command, add_out, add_plot, say, show
 
 _EXAMPLES = """\
@@ -22,7 +23,7 @@ _EXAMPLES = """\
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     table = add_command(commands, "table", run, "tested runs beside the paper's table", _EXAMPLES)
-    table.add_argument("experiment", choices=[*EXPERIMENTS], help="mnist-scale (Table 1) or stl10 (Tables 2 and 3)")
+    table.add_argument("experiment", choices=[*TABLES], help="mnist-scale (Table 1) or stl10 (Tables 2 and 3)")
     table.add_argument(
         "runs",
         type=Path,
@@ -37,7 +38,6 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Collect, print, write and draw."""
-    from ..training.tables import TABLES
     from ..training.tables.outcome import outcomes
 
     for picture in (options.plot, options.scales):

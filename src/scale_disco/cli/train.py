@@ -34,6 +34,7 @@ _EXAMPLES = """\
   disco train mnist-scale --config run.yaml --seed 1
   disco train stl10 --model stl10/disco --recipe paper --root data --device cuda --precision bf16
   disco train stl10 --root my/pictures --format folder --depth 10 --width 1 --out runs/mine
+  disco train tracker --root my/videos --pretrained resnet50.safetensors --out runs/tracker
 """
 
 # The options of every experiment; one of the same name has the same kind of value in all.
@@ -59,13 +60,16 @@ _OTHERS: dict[str, Any] = {
 def add(commands: Any) -> None:
     """Add the command to the parser; options that are not given are not set, since a file or a run may hold them."""
     train = add_command(commands, "train", run, "train a network of the paper", _EXAMPLES)
-    train.add_argument("experiment", choices=[*EXPERIMENTS], help="mnist-scale (Table 1) or stl10 (Tables 2 and 3)")
+    train.add_argument(
+        "experiment", choices=[*EXPERIMENTS], help="mnist-scale (Table 1), stl10 (Tables 2 and 3) or tracker (Table 4)"
+    )
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
+    owners = {name: tuple(one for one, fields in _FIELDS.items() if name in fields) for name in _NAMES}
     groups: dict[tuple[str, ...], Any] = {tuple(EXPERIMENTS): train.add_argument_group("settings")}
-    groups |= {(name,): train.add_argument_group(f"settings of {name}") for name in EXPERIMENTS}
+    for some in sorted(set(owners.values()) - set(groups), key=lambda some: (-len(some), some)):
+        groups[some] = train.add_argument_group(f"settings of {' and '.join(some)}")
     for name in _NAMES:
-        owners = tuple(experiment for experiment, fields in _FIELDS.items() if name in fields)
-        _add_setting(groups[owners], name, owners, unset)
+        _add_setting(groups[owners[name]], name, owners[name], unset)
     train.add_argument(
         "--data",
         "--root",
@@ -99,8 +103,11 @@ def _add_setting(group: Any, name: str, owners: tuple[str, ...], unset: dict[str
     """The option of a setting that some experiments have."""
     option = f"--{name.replace('_', '-')}"
     fields = [_FIELDS[owner][name] for owner in owners]
-    abouts = dict.fromkeys(field.metadata["help"] + _default_of(field) for field in fields)
-    about = next(iter(abouts)) if len(abouts) == 1 else "; ".join(map(": ".join, zip(owners, abouts, strict=True)))
+    abouts: dict[str, list[str]] = {}
+    for owner, field in zip(owners, fields, strict=True):
+        abouts.setdefault(field.metadata["help"] + _default_of(field), []).append(owner)
+    all_alike = len(abouts) == 1
+    about = "; ".join(one if all_alike else f"{', '.join(some)}: {one}" for one, some in abouts.items())
     if fields[0].type == "bool":
         group.add_argument(option, action="store_true", help=about, **unset)
         return
@@ -165,7 +172,7 @@ def run(options: argparse.Namespace) -> None:
             if best is None
             else f"best validation error {best:.2%}"
         )
-        say(f"{known}; next: disco test {shlex.quote(str(out))}")
+        say(f"{known}; next: {settings.test.replace('RUN', shlex.quote(str(out)))}")
         if options.json:
             print(json.dumps(record))
 

@@ -1,4 +1,4 @@
-"""Labelled images in batches: in an order and with an augmentation that depend on seed and epoch alone."""
+"""What networks are shown, in batches: in an order and with an augmentation that depend on seed and epoch alone."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 _EVALUATED, _PIXELS = 250, 400_000  # images, and their pixels, at a time where nothing is learned
 
 
-class Labelled(ABC):
-    """Images with labels, of which a network is shown some rows at a time."""
+class Shown(ABC):
+    """What a network is shown, some rows at a time, and what it is to answer."""
 
-    labels: np.ndarray
+    @abstractmethod
+    def __len__(self) -> int:
+        """Rows of an epoch."""
 
     @property
     @abstractmethod
@@ -29,13 +31,29 @@ class Labelled(ABC):
     def read(self, rows: Sequence[int], epoch: int) -> Tensor:
         """Images [B, C, H, W] from where they are kept."""
 
+    @abstractmethod
+    def answers(self, rows: Sequence[int], epoch: int) -> Tensor:
+        """What is right for these images, [B, ...]."""
+
     def prepared(self, images: Tensor, rows: Sequence[int], epoch: int) -> Tensor:
         """What has been read as a network takes it; done where the network is."""
         return images
 
 
+class Labelled(Shown):
+    """Images with labels."""
+
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def answers(self, rows: Sequence[int], epoch: int) -> Tensor:
+        return torch.from_numpy(self.labels[rows].astype(np.int64))
+
+
 class Batch(NamedTuple):
-    """Images as they were read, labels, rows; and the share in the gradient, 1 on average over the parts of a batch."""
+    """Images as they were read, what is right, rows; and the share in the gradient, 1 on average over the parts."""
 
     images: Tensor
     labels: Tensor
@@ -55,7 +73,7 @@ def seed_of(*parts: int) -> int:
 
 
 def training_batches(
-    shown: Labelled, batch: int, *, seed: int, parts: int = 1, rank: int = 0, world: int = 1, pin: bool = False
+    shown: Shown, batch: int, *, seed: int, parts: int = 1, rank: int = 0, world: int = 1, pin: bool = False
 ) -> DataLoader[Batch]:
     """Batches in a new order every epoch.
 
@@ -68,24 +86,24 @@ def training_batches(
         world: Processes, each of which has its share of every part.
         pin: Keep batches in memory that a GPU reads faster.
     """
-    order = _Order(len(shown.labels), batch, seed, parts, rank, world)
+    order = _Order(len(shown), batch, seed, parts, rank, world)
     return _loader(shown, order, pin)
 
 
-def evaluation_batches(shown: Labelled, *, rank: int = 0, world: int = 1, pin: bool = False) -> DataLoader[Batch]:
+def evaluation_batches(shown: Shown, *, rank: int = 0, world: int = 1, pin: bool = False) -> DataLoader[Batch]:
     """All images once, in their order; each process has its share."""
-    rows = list(range(len(shown.labels)))[rank::world]
+    rows = list(range(len(shown)))[rank::world]
     size = at_a_time(shown, _EVALUATED)
     keys = [_Key(0, rows[start : start + size], 1.0) for start in range(0, len(rows), size)]
     return _loader(shown, keys, pin)
 
 
-def at_a_time(shown: Labelled, most: int) -> int:
+def at_a_time(shown: Shown, most: int) -> int:
     """How many images a network is shown at once where nothing is learned: fewer where they are large."""
     return min(most, max(1, _PIXELS // shown.pixels))
 
 
-def _loader(shown: Labelled, keys: Sampler[_Key] | list[_Key], pin: bool) -> DataLoader[Batch]:
+def _loader(shown: Shown, keys: Sampler[_Key] | list[_Key], pin: bool) -> DataLoader[Batch]:
     # The generator is there so that the loader draws nothing from the global one.
     return DataLoader(_Set(shown), sampler=keys, batch_size=None, generator=torch.Generator(), pin_memory=pin)
 
@@ -113,9 +131,9 @@ class _Order(Sampler[_Key]):
 
 
 class _Set(Dataset[Batch]):
-    def __init__(self, shown: Labelled) -> None:
+    def __init__(self, shown: Shown) -> None:
         self.shown = shown
 
     def __getitem__(self, key: _Key) -> Batch:
-        labels = torch.from_numpy(self.shown.labels[key.rows].astype(np.int64))
-        return Batch(self.shown.read(key.rows, key.epoch), labels, key.rows, key.share)
+        images, answers = self.shown.read(key.rows, key.epoch), self.shown.answers(key.rows, key.epoch)
+        return Batch(images, answers, key.rows, key.share)

@@ -1,7 +1,9 @@
-"""A network under training, as Lightning wants it."""
+"""A network under training, as Lightning wants it: what all have in common, and those that tell classes apart."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,28 +16,41 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.overrides import TorchFunctionMode
 from torchmetrics import MeanMetric
 
-from .batches import Batch, seed_of
-from .recipe import Recipe
+from .batches import Batch, Shown, seed_of
+from .settings import Settings
 
 
-class Classifier(L.LightningModule):
+class Learner(L.LightningModule):
     """Trains a network by a recipe; what happens in an epoch depends on the weights, the seed and the epoch alone.
 
     Args:
         network: That is trained.
-        recipe: How.
+        settings: How; its seed is that of dropout, too.
         steps: Of an epoch.
-        seed: Of dropout.
     """
 
-    def __init__(self, network: nn.Module, recipe: Recipe, *, steps: int, seed: int) -> None:
+    waiting = False  # whether parameters learn only in later epochs
+
+    def __init__(self, network: nn.Module, settings: Settings, *, steps: int) -> None:
         super().__init__()
-        self.network, self.recipe, self.steps, self.seed = network, recipe, steps, seed
+        recipe = settings.full_recipe
+        self.network, self.recipe, self.steps, self.seed = network, recipe, steps, settings.seed
         self.loss, self.error = MeanMetric(), MeanMetric()
         self.average: AveragedModel | None = None
         if recipe.average:
             fold = get_ema_multi_avg_fn(recipe.average)  # type: ignore[no-untyped-call]
             self.average = AveragedModel(network, multi_avg_fn=fold, use_buffers=True).requires_grad_(False)
+
+    def prepare(self, shown: Shown) -> None:
+        """Make a new network ready to learn from what it will be shown."""
+
+    @abstractmethod
+    def loss_of(self, batch: Batch) -> Tensor:
+        """What gets smaller by training, a mean over a batch."""
+
+    @abstractmethod
+    def errors_of(self, batch: Batch) -> Tensor:
+        """Which answers of the tested network are wrong, bool [B]."""
 
     @property
     def tested(self) -> nn.Module:
@@ -50,8 +65,7 @@ class Classifier(L.LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         with _together(self.trainer.world_size):
-            scores = self.network(batch.images)
-        loss = F.cross_entropy(scores, batch.labels, label_smoothing=self.recipe.label_smoothing)
+            loss = self.loss_of(batch)
         self.loss.update(loss.detach(), len(batch.labels))
         self.log("training loss", self.loss, on_step=False, on_epoch=True)
         self.log("loss of a step", loss.detach())
@@ -63,14 +77,29 @@ class Classifier(L.LightningModule):
             self.average.update_parameters(self.network)
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        self.error.update((self.tested(batch.images).argmax(1) != batch.labels).float())
+        self.error.update(self.errors_of(batch).float())
         self.log("validation error", self.error, prog_bar=True)
+
+    def learned(self) -> Iterable[nn.Parameter]:
+        """Parameters that training changes."""
+        return self.network.parameters()
 
     def configure_optimizers(self) -> Any:
         total = self.steps * self.recipe.epochs
-        optimiser = self.recipe.over(self.network.parameters())
+        optimiser = self.recipe.over(self.learned())
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: self.recipe.factor(step / total))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Classifier(Learner):
+    """Learns to tell classes apart, by cross-entropy."""
+
+    def loss_of(self, batch: Batch) -> Tensor:
+        return F.cross_entropy(self.network(batch.images), batch.labels, label_smoothing=self.recipe.label_smoothing)
+
+    def errors_of(self, batch: Batch) -> Tensor:
+        answers: Tensor = self.tested(batch.images).argmax(1)
+        return answers != batch.labels
 
 
 def _together(processes: int) -> AbstractContextManager[object]:

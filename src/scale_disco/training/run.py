@@ -25,12 +25,12 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 from safetensors.torch import save
-from torch import nn
 
 from ..files import locked, make_folder, reason, write, written_atomically
 from ..report import machine, versions
 from .batches import Batch, evaluation_batches, training_batches
-from .classifier import Classifier
+from .classifier import Classifier, Learner
+from .matcher import Matcher
 from .recipe import Recipe
 from .record import (
     BEST,
@@ -45,6 +45,7 @@ from .record import (
 )
 from .settings import Lesson, Progress, Settings
 
+LEARNERS: dict[str, type[Learner]] = {"classifier": Classifier, "matcher": Matcher}
 _PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}  # in Lightning's words
 
 
@@ -94,10 +95,12 @@ def train(
     _check_precision(recipe, where)
     with reading or nullcontext() as progress:
         lesson = settings.lesson(data, cache=cache, progress=progress)
-    if record.setdefault("facts", lesson.facts) != lesson.facts:
+    if "facts" not in record:
+        record["facts"] = lesson.facts | settings.origin()
+    if record["facts"] != record["facts"] | lesson.facts:
         raise ValueError(f"--resume: {out} was started with other images than those in {data}")
     record["data"] = str(data.resolve())
-    recipe.steps(len(lesson.train.labels), devices * nodes)  # refuses what cannot be shared
+    recipe.steps(len(lesson.train), devices * nodes)  # refuses what cannot be shared
     diary = _Diary(out, record, recipe, say)
     fit = functools.partial(_fit, settings, lesson, diary, where, devices * nodes, channels_last, bar)
     if not first:
@@ -141,13 +144,14 @@ def _fit(
 ) -> dict[str, Any]:
     """Train from the last checkpoint of the folder if it has one."""
     torch.manual_seed(settings.seed)
-    network = settings.network(lesson.facts)
-    recipe = settings.full_recipe
-    steps = recipe.steps(len(lesson.train.labels), processes)
     last = diary.out / LAST if (diary.out / LAST).is_file() else None
+    facts = diary.record["facts"]
+    network = settings.untrained(facts) if last is None else settings.network(facts)
+    recipe = settings.full_recipe
+    steps = recipe.steps(len(lesson.train), processes)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     network.to(memory_format=layout)  # type: ignore[call-overload]
-    module = Classifier(network, recipe, steps=steps, seed=settings.seed)
+    module = LEARNERS[settings.learner](network, settings, steps=steps)
     if last is not None:
         _check_weights(last, module)
     bar = bar and sys.stdout.isatty()
@@ -158,7 +162,8 @@ def _fit(
             **where,
             precision=_PRECISIONS[recipe.precision],  # type: ignore[arg-type]
             accumulate_grad_batches=recipe.accumulate,
-            strategy=_strategy(network) if processes > 1 else "auto",
+            gradient_clip_val=recipe.clip,
+            strategy=_strategy(module) if processes > 1 else "auto",
             use_distributed_sampler=False,
             deterministic=True if _on_cpu(where) else "warn",  # GPUs lack some algorithms
             num_sanity_val_steps=0,
@@ -171,6 +176,8 @@ def _fit(
             plugins=[_Writer()],
         )
         try:
+            if last is None:
+                module.prepare(lesson.train)
             trainer.fit(
                 module,
                 datamodule=_Batches(lesson, settings, layout),
@@ -255,7 +262,7 @@ class _Diary(Checkpoint):
         self.start = time.monotonic()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, Classifier)
+        assert isinstance(pl_module, Learner)
         metrics = trainer.callback_metrics
         error = float(metrics["validation error"]) if "validation error" in metrics else None
         better = error is not None and error < min((row["validation error"] for row in self.rows), default=2.0)
@@ -346,7 +353,7 @@ def _opened(out: Path, settings: Settings) -> dict[str, Any]:
     return record
 
 
-def _check_weights(path: Path, module: Classifier) -> None:
+def _check_weights(path: Path, module: Learner) -> None:
     """Refuse a checkpoint that this module could not go on from."""
     state = read_checkpoint(path)["state_dict"]
     try:
@@ -355,9 +362,9 @@ def _check_weights(path: Path, module: Classifier) -> None:
         raise ValueError(f"{path}: damaged, or of another network ({reason(error)})") from error
 
 
-def _strategy(network: nn.Module) -> DDPStrategy:
-    unused = any(name.rpartition(".")[2] == "unused" for name, _ in network.named_parameters())
-    return DDPStrategy(find_unused_parameters=unused)
+def _strategy(module: Learner) -> DDPStrategy:
+    unused = any(name.rpartition(".")[2] == "unused" for name, _ in module.network.named_parameters())
+    return DDPStrategy(find_unused_parameters=unused or module.waiting)
 
 
 @contextmanager
@@ -371,6 +378,7 @@ def _quiet() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
             warnings.filterwarnings("ignore", "Total length of `list` across ranks is zero")  # no validation
+            warnings.filterwarnings("ignore", ".*in eval mode at the start of training.*")  # frozen stages of trackers
             warnings.filterwarnings("ignore", ".*LeafSpec.*")  # Lightning's imports
             yield
     finally:

@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from ..report import deviation
-from .batches import Labelled
+from .batches import Labelled, Shown
 from .recipe import Recipe
 
 Progress = Callable[[int, int], None]
@@ -22,8 +22,8 @@ Progress = Callable[[int, int], None]
 class Lesson(NamedTuple):
     """What a network is trained on."""
 
-    train: Labelled
-    validation: Labelled | None
+    train: Shown
+    validation: Shown | None
     facts: dict[str, Any]  # about the data, that the network and its test depend on
 
 
@@ -69,7 +69,9 @@ class Settings(ABC):
     recipes: ClassVar[Mapping[str, Recipe]]
     named: ClassVar[tuple[str, ...]]  # options that a command always has
     words: ClassVar[Mapping[str, Iterable[str]]] = {}  # that other options take
-    facts: ClassVar[Mapping[str, type]] = {}  # about the data, with the kinds of their values
+    facts: ClassVar[Mapping[str, type]] = {}  # about data and start, with the kinds of their values
+    learner: ClassVar[str] = "classifier"  # how the network learns, one of `run.LEARNERS`
+    test: ClassVar[str] = "disco test RUN"  # the command that tests a run
 
     model: str
     recipe: str
@@ -134,9 +136,17 @@ class Settings(ABC):
             progress: Called with what is done and what there is in all.
         """
 
+    def origin(self) -> dict[str, Any]:
+        """Facts about what training starts from, asked for once."""
+        return {}
+
     @abstractmethod
     def network(self, facts: Mapping[str, Any]) -> nn.Module:
-        """The network, before training."""
+        """The network, of which only the weights may change in training."""
+
+    def untrained(self, facts: Mapping[str, Any]) -> nn.Module:
+        """The network with the weights that training starts from."""
+        return self.network(facts)
 
     @abstractmethod
     def exam(self, data: Path, facts: Mapping[str, Any], *, limit: int | None, outside: int) -> Exam:
