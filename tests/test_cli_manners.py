@@ -31,8 +31,8 @@ OPTIONS = {
     "train": {"--out", "--seed", "--device"},
     "test": {"--out", "--plot", "--device"},
     "table": {"--out", "--plot"},
-    "track": {"--out"},
-    "otb": {"--out", "--plot"},
+    "track": {"--out", "--device"},
+    "otb": {"--out", "--plot", "--device"},
     "completion": set(),
 }
 # Calls that take a moment; {data}, {run}, {sequence} and {new} are folders.

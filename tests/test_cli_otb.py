@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 
 import pytest
 import torch
 
 from scale_disco.cli import main, terminal
-from scale_disco.cli.otb import _fingerprint
+from scale_disco.cli.trackers import fingerprint
 from scale_disco.data.otb import read_sequences
 from scale_disco.plots import plot_success
 from scale_disco.tracking.compare import Result, write_result
@@ -165,18 +166,25 @@ def test_success_is_drawn_with_scores_and_ours_stands_out(videos, others, capsys
     assert list(figure.axes[1].get_lines()[0].get_xdata()[[0, 20, 50]]) == [0, 20, 50]
 
 
-def test_weights_make_a_tracker_another(tmp_path):
-    class Options:
-        tracker, mode, tracker_options = str(tmp_path), "axis", ["tracker", "mode"]
-
-    seen = {_fingerprint(Options)}
+def test_weights_and_mode_make_a_tracker_another(tmp_path):
+    options = Namespace(tracker=str(tmp_path), mode="axis", motion=None, weights=None)
+    seen = {fingerprint(options)}
     for content in (b"one", b"two"):
         (tmp_path / "best.safetensors").write_bytes(content)
-        seen.add(_fingerprint(Options))
+        seen.add(fingerprint(options))
         (tmp_path / "notes.txt").write_bytes(content)
-        assert _fingerprint(Options) in seen
-    Options.mode = "pyramid"
-    assert len({*seen, _fingerprint(Options)}) == 4
+        assert fingerprint(options) in seen
+    options.mode = "pyramid"
+    seen.add(fingerprint(options))
+    options.weights = tmp_path / "notes.txt"
+    assert len({*seen, fingerprint(options)}) == 5
+
+
+def test_tiger1_can_start_late(videos, capsys):
+    write_otb(videos, "Tiger1", moving(9))
+    assert document(capsys, videos, "--sequences", "Tiger1")["sequences"]["Tiger1"]["frames"] == 9
+    late = document(capsys, videos, "--sequences", "Tiger1", "--tiger1-late")  # boxes of nine frames do not count
+    assert late["sequences"]["Tiger1"]["frames"] == 4
 
 
 def test_a_broken_frame_is_one_line_and_the_rest_is_kept(videos, capsys):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import hashlib
-import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.otb import Sequence, read_sequences
-from ..data.otb_lists import LISTS
+from ..data.otb_lists import LISTS, TIGER1_OMITTED
 from ..files import check_writable
 from ..plots import check_picture, plot_success, save_figure
 from ..report import table
@@ -19,7 +18,7 @@ from ..tracking.compare import Result, read_results
 from ..tracking.evaluate import Score, overall, scale_rule, score
 from ..tracking.evaluate import run as track_all
 from .terminal import Progress, add_command, add_plot, add_report, say, show, write_report
-from .trackers import add_tracker, open_tracker, tracker_name
+from .trackers import add_tracker, fingerprint, open_tracker, tracker_name
 
 _EXAMPLES = """\
   disco otb data/otb --tracker frozen
@@ -37,9 +36,7 @@ def add(commands: Any) -> None:
     otb.add_argument(
         "root", type=Path, metavar="ROOT", help="folder with videos: NAME/img and NAME/groundtruth_rect.txt"
     )
-    others = set(otb._actions)
     add_tracker(otb)
-    otb.set_defaults(tracker_options=[action.dest for action in otb._actions if action not in others])
     chosen = otb.add_mutually_exclusive_group()
     chosen.add_argument(
         "--list", choices=LISTS, help="the targets of a benchmark, all of them (default: what is there)"
@@ -47,6 +44,11 @@ def add(commands: Any) -> None:
     chosen.add_argument("--sequences", nargs="+", metavar="NAME", help="these sequences only")
     otb.add_argument(
         "--allow-missing", action="store_true", help="with --list: go on where targets are missing, and say so"
+    )
+    otb.add_argument(
+        "--tiger1-late",
+        action="store_true",
+        help="leave out the first five frames of Tiger1, as SiamDW and pytracking do (got10k and OTB count them)",
     )
     otb.add_argument(
         "--results",
@@ -74,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
     tracker = open_tracker(options)
     with Progress(f"{name} on {_count(sequences)}") as progress:
         results = track_all(
-            tracker, sequences, options.results / name, fingerprint=_fingerprint(options), progress=progress
+            tracker, sequences, options.results / name, fingerprint=fingerprint(options), progress=progress
         )
     found = {label: _Figures.of(one, sequences) for label, one in {name: results, **others}.items()}
     document = {
@@ -123,6 +125,9 @@ def _chosen(options: argparse.Namespace) -> tuple[list[Sequence], str]:
     if options.allow_missing and not options.list:
         raise ValueError("--allow-missing goes with --list")
     there = {sequence.name: sequence for sequence in read_sequences(options.root)}
+    if options.tiger1_late and (tiger := there.get("Tiger1")):
+        late = slice(TIGER1_OMITTED, None)
+        there["Tiger1"] = replace(tiger, frames=tiger.frames[late], boxes=tiger.boxes[late])
     wanted = LISTS[options.list] if options.list else list(dict.fromkeys(options.sequences or there))
     missing = [name for name in wanted if name not in there]
     found = [there[name] for name in wanted if name in there]
@@ -147,16 +152,6 @@ def _labels(folders: Iterable[Path], name: str) -> dict[str, Path]:
         short = folder.resolve().name
         labels[str(folder) if short == name or short in labels else short] = folder
     return labels
-
-
-def _fingerprint(options: argparse.Namespace) -> str:
-    """What tells a tracker from others: the options that chose it, and a checksum of its weights."""
-    parts = [f"{name}={getattr(options, name)}" for name in options.tracker_options]
-    folder = Path(options.tracker)
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.suffix in (".safetensors", ".ckpt"):
-            parts.append(f"{path.name}={hashlib.sha256(path.read_bytes()).hexdigest()[:16]}")
-    return json.dumps(parts)
 
 
 def _sequence_table(figures: _Figures) -> tuple[list[str], list[list[str]]]:

@@ -3,30 +3,92 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
-from ..tracking import FrozenTracker, Tracker
+from ..models import create_model, list_models
+from ..models.siamfc import Siamese
+from ..tracking import MODES, MOTIONS, FrozenTracker, SiameseTracker, Tracker
+from .terminal import add_device, chosen_device, suggest
 
 FROZEN = "frozen"
+_WEIGHTS = (".safetensors", ".ckpt")  # of a run
 
 
 def add_tracker(parser: argparse.ArgumentParser) -> None:
     """The options that choose a tracker."""
-    parser.add_argument(
-        "--tracker",
-        metavar="RUN",
-        default=FROZEN,
-        help="folder of a run of `disco train tracker`, or frozen: the first box for ever (default)",
+    group = parser.add_argument_group("the tracker")
+    names = list_models("track")
+    suggest(
+        group.add_argument(
+            "--tracker",
+            default=FROZEN,
+            help=f"folder of a run of `disco train tracker`; a network with --weights: {', '.join(names)}; "
+            "or frozen: the first box for ever (default)",
+        ),
+        [*names, FROZEN],
+        folders=True,
     )
+    group.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="of a network by name: weights of a ResNet-50, of SiamDW, of SE-SiamFC, or of a run (its last.ckpt)",
+    )
+    group.add_argument(
+        "--mode",
+        choices=MODES,
+        help="how a change of size is found: axis (in one view, by networks with scales; their default), pyramid (in "
+        "three views, as in the authors' code; the default of others) or fixed (not at all)",
+    )
+    group.add_argument("--motion", choices=MOTIONS, help="what is expected of the object (default: that of the mode)")
+    add_device(group)
 
 
 def open_tracker(options: argparse.Namespace) -> Tracker:
     """The tracker that was chosen."""
-    if options.tracker != FROZEN:
-        raise FileNotFoundError(f"--tracker must be {FROZEN} or the folder of a run, got {options.tracker}")
-    return FrozenTracker()
+    if options.tracker == FROZEN:
+        for name in ("weights", "mode", "motion"):
+            if getattr(options, name) is not None:
+                raise ValueError(f"--{name} is of a network, got --tracker {FROZEN}")
+        return FrozenTracker()
+    motion = None if options.motion is None else MOTIONS[options.motion]
+    return SiameseTracker(_network(options).to(chosen_device(options)), options.mode, motion)
 
 
 def tracker_name(options: argparse.Namespace) -> str:
     """A name for the tracker that was chosen."""
-    return Path(options.tracker).name
+    words = [Path(options.tracker).resolve().name if Path(options.tracker).is_dir() else Path(options.tracker).name]
+    return "-".join([*words, *(word for word in (options.mode, options.motion) if word)])
+
+
+def fingerprint(options: argparse.Namespace) -> str:
+    """What tells a tracker from others: the options that chose it, and checksums of its weights."""
+    parts = {name: getattr(options, name) for name in ("tracker", "mode", "motion")}
+    folder = Path(options.tracker)
+    files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS) if folder.is_dir() else []
+    files += [options.weights] if options.weights else []
+    return json.dumps(parts | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files})
+
+
+def _network(options: argparse.Namespace) -> Siamese:
+    names = list_models("track")
+    if options.tracker in names:
+        if options.weights is None:
+            raise ValueError(f"--tracker {options.tracker} needs --weights, or give the folder of a run")
+        network: Any = create_model(options.tracker, pretrained=options.weights)
+    else:
+        if not Path(options.tracker).is_dir():
+            raise FileNotFoundError(
+                f"--tracker must be the folder of a run, {FROZEN}, or one of {', '.join(names)}; got {options.tracker}"
+            )
+        if options.weights is not None:
+            raise ValueError(f"--weights is of a network by name ({', '.join(names)}), got --tracker {options.tracker}")
+        from ..training.evaluate import trained
+
+        network = trained(Path(options.tracker))
+    if not isinstance(network, Siamese):
+        raise ValueError(f"--tracker {options.tracker} is a run that trained no tracker")
+    return network

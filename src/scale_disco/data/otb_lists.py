@@ -55,3 +55,4 @@ RANGES = {
     "Freeman4": (1, 283),
     "Tiger1": (1, 354),
 }
+TIGER1_OMITTED = 5  # frames at the start of Tiger1 that some toolkits leave out

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .tracker import Found, FrozenTracker, Tracker
+from .tracker import MODES, MOTIONS, Found, FrozenTracker, Motion, SiameseTracker, Tracker
 
-__all__ = ["Found", "FrozenTracker", "Tracker"]
+__all__ = ["MODES", "MOTIONS", "Found", "FrozenTracker", "Motion", "SiameseTracker", "Tracker"]
