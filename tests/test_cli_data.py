@@ -144,7 +144,12 @@ def test_zoom_of_ones_own_pictures(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     for number in range(4):
         Image.effect_noise((200, 150), 20 + number).save(tmp_path / "own" / f"{number}.png")
+    Image.new("L", (200, 63)).save(tmp_path / "own" / "tiny.png")
+    capsys.readouterr()
     assert main(call) == 0
+    assert capsys.readouterr().err == (
+        f"zoom: left out, with a side of less than 64 pixels: tiny.png in {tmp_path / 'own'}\n"
+    )
     assert {path.suffix for path in (tmp_path / "out").glob("*/*/img/*")} == {".png"}
     notes = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/zoom.json")]
     assert {name for note in notes for name in note["masters"]} & {f"{number}.png" for number in range(4)}
