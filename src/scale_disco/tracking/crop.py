@@ -52,11 +52,14 @@ def crops(image: Tensor, centres: Tensor, sides: Tensor, out: int, fill: Tensor)
     """
     finer = max(1, math.ceil(float(sides.max()) / out))  # samples per pixel and axis
     count = out * finer
-    steps = (torch.arange(count, device=image.device) + 0.5) / count - 0.5
-    places = centres[:, None] + sides[:, None, None] * steps[:, None]  # [N, count, 2]
-    size = torch.tensor([image.shape[2], image.shape[1]], device=image.device)
-    x, y = (2 * places / size - 1).to(torch.float32).unbind(-1)
+    whole = torch.tensor([image.shape[2], image.shape[1]])
+    # Only the part of the frame that is seen is worth converting; samples mix it with the next pixel.
+    low = ((centres - sides[:, None] / 2).amin(0).floor() - 1).clamp_min(0).minimum(whole - 1).long()
+    high = ((centres + sides[:, None] / 2).amax(0).ceil() + 1).clamp_min(1).minimum(whole).long().maximum(low + 1)
+    part = image[:, low[1] : high[1], low[0] : high[0]].float() - fill[:, None, None]
+    steps = (torch.arange(count) + 0.5) / count - 0.5
+    places = centres[:, None] - low + sides[:, None, None] * steps[:, None]  # [N, count, 2]
+    x, y = (2 * places / (high - low) - 1).to(image.device, torch.float32).unbind(-1)
     grid = torch.stack([x[:, None].expand(-1, count, -1), y[:, :, None].expand(-1, -1, count)], -1)
-    inside = (image.float() - fill[:, None, None]).expand(len(sides), -1, -1, -1)
-    seen = F.grid_sample(inside, grid, align_corners=False)  # zero outside
+    seen = F.grid_sample(part.expand(len(sides), -1, -1, -1), grid, align_corners=False)  # zero outside
     return (F.avg_pool2d(seen, finer) if finer > 1 else seen) + fill[:, None, None]
