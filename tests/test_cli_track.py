@@ -319,6 +319,26 @@ def test_an_error_half_way_keeps_what_was_tracked(tmp_path, capsys, monkeypatch)
     assert len(rows(tmp_path)) == len(list(open_footage(str(tmp_path / "track.mp4")).frames())) == 7
 
 
+@pytest.mark.usefixtures("bright")
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of files there")
+def test_a_full_disk_costs_the_video_only(tmp_path, capsys):
+    import resource
+
+    film = write_film(tmp_path / "film.mkv", 60, size=(320, 240), noise=True)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        track(film, *BOX, "--out", tmp_path / "out", "--json", code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1
+    assert "File too large" in err
+    assert json.loads(out)["files"] == [str(tmp_path / "out" / "track.csv")]
+    assert 1 < len(rows(tmp_path / "out")) <= 60
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["track.csv"]
+
+
 def test_an_error_at_the_first_frame_leaves_nothing(tmp_path, capsys, monkeypatch):
     class Failing(Bright):
         def init(self, image, box):
@@ -415,6 +435,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
 
 def test_a_process_that_is_killed_leaves_its_lines(tmp_path):
     process, lines = started(tmp_path)
+    assert len(lines) < 100  # they do not come by blocks of a buffer
     process.kill()
     process.communicate(timeout=60)
     assert not (tmp_path / "out" / "track.csv").exists()
@@ -531,6 +552,15 @@ def test_windows_fit_the_screen(screen):
         assert window.zoom == pytest.approx(0.85 * 600 / 1200)
         assert window.show(image)
         assert (window.picture.width(), window.picture.height()) == (680, 510)
+
+        def user():
+            for event, x, y in (("<Button-1>", 34, 17), ("<B1-Motion>", 60, 30), ("<B1-Motion>", 85, 51)):
+                window.canvas.event_generate(event, x=x, y=y)
+            window.root.event_generate("<Return>")
+
+        window.root.focus_force()
+        window.root.after(100, user)
+        assert window.drawn_box(image) == pytest.approx((80, 40, 120, 80))
         window.close()
         assert not window.show(image)
         assert window.drawn_box(image) is None

@@ -225,12 +225,12 @@ def _record(
     summary = Summary([out / "track.csv", *([] if options.no_video else [out / "track.mp4"])], first.row)
     known = [options.frames, footage.count and footage.count - first.row.frame]
     total = min((number for number in known if number), default=0)
+    rate = options.fps or footage.rate
     with ExitStack() as stack:
         stop, progress = stack.enter_context(_stoppable()), stack.enter_context(Progress(footage.name))
-        drafts = [stack.enter_context(written_atomically(file)) for file in summary.files]
-        table = stack.enter_context(drafts[0].open("w", buffering=1, newline=""))
-        rate = options.fps or footage.rate
-        film = stack.enter_context(VideoWriter(drafts[1], rate, first.image)) if drafts[1:] else None
+        draft = stack.enter_context(written_atomically(summary.files[0]))
+        table = stack.enter_context(draft.open("w", buffering=1, newline=""))
+        film = stack.enter_context(_film(summary, rate, first.image))
         table.write("frame,x,y,w,h,score,scale,lost,ms\n")
         try:
             for seen in chain([first], islice(sights, options.frames and options.frames - 1)):
@@ -252,6 +252,22 @@ def _record(
         stop.patient = True
     summary.seconds = time.perf_counter() - began
     return summary
+
+
+@contextmanager
+def _film(summary: Summary, rate: Fraction, first: Tensor) -> Iterator[VideoWriter | None]:
+    """The video, if one is wanted; if it cannot be finished, as on a full disk, the table is kept without it."""
+    if len(summary.files) == 1:
+        yield None
+        return
+    try:
+        with written_atomically(summary.files[1]) as draft, VideoWriter(draft, rate, first) as film:
+            yield film
+    except Exception as error:
+        if not summary.rows:
+            raise
+        summary.error = summary.error or error
+        del summary.files[1]
 
 
 class _Stop:

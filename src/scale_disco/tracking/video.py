@@ -75,7 +75,7 @@ def open_footage(source: str) -> Footage:
         return Pictures(path)
     if not path.is_file():
         raise FileNotFoundError(f"video: no file and no folder {path}; a camera is a bare number, 0 for the first")
-    return Video(f"file:{path}", path.stem, what=str(path), options={"protocol_whitelist": "file"})
+    return Video(str(path.absolute()), path.stem, what=str(path), options={"protocol_whitelist": "file"})
 
 
 class Pictures(Footage):
@@ -258,7 +258,7 @@ class VideoWriter:
         import av
 
         _, height, width = first.shape
-        self.container = av.open(f"file:{path}", "w", format="mp4")
+        self.container = av.open(str(path.absolute()), "w", format="mp4")
         rate = rate.limit_denominator(1000)
         if "libx264" in av.codecs_available:
             self.stream = self.container.add_stream("libx264", rate, {"preset": "veryfast", "crf": "20"})
