@@ -16,8 +16,8 @@ from scale_disco.training.matcher import (
     balanced_loss,
     distance,
     right_places,
-    scale_loss,
     scale_scores,
+    shift_loss,
     triplet_loss,
 )
 from scale_disco.training.tracker import Tracker
@@ -85,16 +85,21 @@ def test_triplet_loss_by_hand():
         (-1.0, (1, 0, 0)),
     ],
 )
-def test_scale_loss_by_hand(octaves, shares):
-    """What lies between two steps belongs to both; what lies beyond the ends, to the ends."""
-    shifts = torch.full((1, 3, 17, 17), 9.0)  # anything elsewhere
-    cosines = [0.1, 0.3, -0.2]
-    shifts[0, :, 6, 11] = torch.tensor(cosines)
-    logits = [_SHARPNESS * value for value in cosines]
-    total = math.log(sum(map(math.exp, logits)))
-    expected = sum(share * (total - logit) for share, logit in zip(shares, logits, strict=True))
-    shift = torch.tensor([[8 * 3.0 + 3, 8 * -2.0 - 3]])  # nearest to the cell three to the right and two up
-    found = scale_loss(shifts, shift, torch.tensor([octaves]), STEPS)
+def test_shift_loss_by_hand(octaves, shares):
+    """What lies between two steps or two cells belongs to both; what lies beyond the last steps, to them."""
+    shifts = torch.zeros(1, 3, 17, 17)
+    shifts[0, :, 6, 11] = torch.tensor([0.1, 0.3, -0.2])
+    shifts[0, 0, 2, 3] = 0.25
+    logits = _SHARPNESS * shifts[0]
+    total = float(logits.flatten().logsumexp(0))
+    cells = {(6, 11): 0.75, (6, 12): 0.25}  # three and a quarter cells to the right, two up
+    expected = sum(
+        share * part * (total - float(logits[step, row, column]))
+        for step, share in enumerate(shares)
+        for (row, column), part in cells.items()
+    )
+    shift = torch.tensor([[8 * 3.25, 8 * -2.0]])
+    found = shift_loss(shifts, shift, torch.tensor([octaves]), STEPS)
     assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
@@ -106,7 +111,7 @@ def test_gradients_of_losses():
     assert torch.autograd.gradcheck(lambda x: triplet_loss(x, right), place)
     shifts = (0.1 * torch.randn(2, 3, 5, 5, dtype=torch.float64)).requires_grad_()
     shift, octaves = torch.tensor([[3.0, -5.0], [9.0, 0.0]]), torch.tensor([0.2, -0.7])
-    assert torch.autograd.gradcheck(lambda x: scale_loss(x, shift, octaves, STEPS), shifts)
+    assert torch.autograd.gradcheck(lambda x: shift_loss(x, shift, octaves, STEPS), shifts)
 
 
 def test_distance_is_counted_in_cells():

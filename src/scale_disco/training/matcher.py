@@ -72,7 +72,7 @@ class Matcher(Learner):
         compare = triplet_loss if self.settings.triplets else balanced_loss
         loss = compare(scores.place, right)
         if scores.shifts is not None:
-            loss = loss + self.settings.scale_weight * scale_loss(scores.shifts, shift, octaves, self.network.steps)
+            loss = loss + self.settings.scale_weight * shift_loss(scores.shifts, shift, octaves, self.network.steps)
         return loss
 
     def errors_of(self, batch: Batch) -> Tensor:
@@ -115,19 +115,22 @@ def triplet_loss(place: Tensor, right: Tensor) -> Tensor:
     return _mean(losses, right[:, :, None] & ~right[:, None, :]).mean()
 
 
-def scale_loss(shifts: Tensor, shift: Tensor, octaves: Tensor, steps: Sequence[float]) -> Tensor:
-    """Cross-entropy of the maps of scales [B, J, H, W] at the cells of the objects.
+def shift_loss(shifts: Tensor, shift: Tensor, octaves: Tensor, steps: Sequence[float]) -> Tensor:
+    """Cross-entropy of cosines [B, J, H, W] over all places and sizes.
+
+    What lies between two cells or two steps belongs to both, the more to the nearer.
 
     Args:
-        shifts: Cosines, for objects larger by every one of the steps.
+        shifts: Of objects larger by every one of the steps.
         shift: Of the objects from the middle, in pixels, [B, 2].
-        octaves: By which they are larger; what lies between two steps belongs to both, the more to the nearer, [B].
+        octaves: By which they are larger, [B].
         steps: Octaves of every map, ascending.
     """
     side = shifts.shape[-1]
-    x, y = centres(shift, side).round().long().clamp(0, side - 1).unbind(1)
-    logits = shifts[torch.arange(len(shifts), device=shifts.device), :, y, x]  # [B, J]
-    return F.cross_entropy(_SHARPNESS * logits, _shares(octaves, steps).to(logits.dtype))
+    cells = list(range(side))
+    x, y = (_shares(centre, cells) for centre in centres(shift, side).unbind(1))
+    right = torch.einsum("bj,by,bx->bjyx", _shares(octaves, steps), y, x)
+    return F.cross_entropy(_SHARPNESS * shifts.flatten(1), right.flatten(1).to(shifts.dtype))
 
 
 def _shares(octaves: Tensor, steps: Sequence[float]) -> Tensor:

@@ -41,7 +41,7 @@ class Course(NamedTuple):
 
 
 RECIPES = {
-    "small": Recipe(epochs=10, batch=8, learning_rate=1e-3, schedule="cosine", weights="last", clip=10.0),
+    "small": Recipe(epochs=6, batch=8, learning_rate=3e-4, schedule="cosine", weights="last", clip=10.0),
     "paper": Recipe(
         epochs=50,
         batch=24,
@@ -91,7 +91,7 @@ class Tracker(Settings):
     zoom: float | None = setting(None, "octaves by which it is resized, at most (default 0.6; paper: 0.07)")
     scale_weight: float = setting(0.5, "of the loss of scales, for networks that have them")
     holdout: float = setting(0.1, "share of the videos that is kept for validation")
-    recipe: str = setting("small", "schedule: small (10 epochs on the last stages) or paper (50, stage after stage)")
+    recipe: str = setting("small", "schedule: small (6 epochs on the last stages) or paper (50, stage after stage)")
     epochs: int | None = setting(None, "another number of epochs; the schedule is stretched to it")
     batch: int | None = setting(None, "another number of pairs of a step")
     accumulate: int = setting(1, "parts of a batch computed one after the other, where memory is short")
