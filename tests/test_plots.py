@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from scale_disco import DiscreteBasis
-from scale_disco.plots import plot_basis, plot_errors, save_figure
+from scale_disco.plots import plot_basis, plot_errors, plot_sizes, save_figure
 from tests.conftest import ROOT_2
 
 
@@ -28,6 +28,16 @@ def test_errors_are_bars_and_exact_bases_have_none(tmp_path):
     assert "dark: photos, light: digits" in figure.get_suptitle()
     save_figure(figure, tmp_path / "errors.svg")
     assert (tmp_path / "errors.svg").read_text().startswith("<?xml")
+
+
+def test_sizes_are_drawn_in_octaves_over_the_first():
+    pytest.importorskip("matplotlib")
+    figure = plot_sizes(
+        {"walk": {"truth": [8, 16, 4], "ours": [3, 3, 6]}, "static": {"truth": [2, 2]}}, "truth", "ours"
+    )
+    assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[0, 1, -1], [0, 0, 1]]
+    assert [list(line.get_ydata()) for line in figure.axes[1].lines] == [[0, 0]]
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["truth", "ours"]
 
 
 @pytest.mark.parametrize("name", ["errors", "errors.txt", "folder"])

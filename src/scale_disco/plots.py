@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -273,6 +274,30 @@ def plot_success(
     left.set_title("success, with its mean", fontsize=10)
     right.set_title(f"precision, with its value at {near} pixels", fontsize=10)
     figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def plot_sizes(videos: Mapping[str, Mapping[str, Sequence[float]]], truth: str, ours: str) -> Figure:
+    """The size of an object over the frames of a video, in octaves over the first; a panel per video.
+
+    Args:
+        videos: By video, then by tracker, the scale of the box in every frame.
+        truth: The name of what is true among the trackers.
+        ours: The name of the one that stands out.
+    """
+    figure = _figure_class()(figsize=(4.2 * len(videos), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(videos), squeeze=False)[0]
+    for axis, (video, trackers) in zip(panels, videos.items(), strict=True):
+        for index, (name, scales) in enumerate(trackers.items()):
+            look = {truth: ("black", 3.5, 0.35), ours: ("#1f6f8b", 2.0, 1.0)}.get(name, (f"C{index % 9 + 1}", 1.2, 1.0))
+            octaves = [math.log2(scale / scales[0]) for scale in scales]
+            axis.plot(octaves, color=look[0], lw=look[1], alpha=look[2], label=name)
+        axis.set_title(video, fontsize=10)
+        axis.set(xlabel="frame")
+        _finish(axis)
+        if axis is not panels[0]:
+            axis.get_legend().remove()
+    panels[0].set(ylabel="size over the first frame, octaves")
     return figure
 
 
