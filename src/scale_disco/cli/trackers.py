@@ -49,13 +49,14 @@ def add_tracker(parser: argparse.ArgumentParser) -> None:
 
 def open_tracker(options: argparse.Namespace) -> Tracker:
     """The tracker that was chosen."""
+    device = chosen_device(options)
     if options.tracker == FROZEN:
         for name in ("weights", "mode", "motion"):
             if getattr(options, name) is not None:
                 raise ValueError(f"--{name} is of a network, got --tracker {FROZEN}")
         return FrozenTracker()
     motion = None if options.motion is None else MOTIONS[options.motion]
-    return SiameseTracker(_network(options).to(chosen_device(options)), options.mode, motion)
+    return SiameseTracker(_network(options).to(device), options.mode, motion)
 
 
 def tracker_name(options: argparse.Namespace) -> str:

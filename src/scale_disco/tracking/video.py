@@ -8,6 +8,7 @@ import platform
 import re
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from fractions import Fraction
 from itertools import pairwise
@@ -42,7 +43,7 @@ class Frame(NamedTuple):
     time: Fraction
 
 
-class Footage:
+class Footage(ABC):
     """What a tracker sees: frames of one size, read when they are asked for.
 
     Attributes:
@@ -57,13 +58,13 @@ class Footage:
     count: int | None = None
     live = False
 
+    @abstractmethod
     def frames(self, start: int = 0) -> Generator[Frame]:
         """The frames from a number on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remarks(self) -> list[str]:
         """What was wrong with the frames that were read, a line each."""
-        raise NotImplementedError
 
 
 def open_footage(source: str) -> Footage:

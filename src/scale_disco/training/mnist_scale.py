@@ -61,7 +61,7 @@ class MnistScale(Settings):
     )
     epochs: int | None = setting(None, "another number of epochs; the schedule is stretched to it")
     limit: int | None = setting(None, "training and validation images at most, for trials")
-    seed: int = setting(0, "of weights, order, dropout and augmentation")
+    seed: int = setting(0, "of weights, order and augmentation")
 
     @property
     def folder(self) -> str:

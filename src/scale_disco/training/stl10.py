@@ -84,7 +84,7 @@ class Stl10(Settings):
     ema: float = setting(0.0, "decay of a moving average of the weights, such as 0.999, which is then tested")
     precision: str = setting("32", "of the arithmetic: 32, 16 or bf16 (mixed with 32, for GPUs)")
     limit: int | None = setting(None, "training images at most, for trials")
-    seed: int = setting(0, "of weights, order, dropout and augmentation")
+    seed: int = setting(0, "of weights, order and augmentation")
 
     def __post_init__(self) -> None:
         super().__post_init__()
