@@ -22,6 +22,7 @@ COMMANDS = {  # in the README of examples: every one is run below
     "segment.py": "python examples/segment.py --plot zeros.png",
     "convert.py": "python examples/convert.py",
     "own_pictures.py": "python examples/own_pictures.py",
+    "track.py": "python examples/track.py",
     "check_equivariance.py": "python examples/check_equivariance.py",
     "export_onnx.py": "python examples/export_onnx.py",
 }
@@ -86,6 +87,7 @@ def test_segment(tmp_path):
         ("segment.py", "matplotlib", "plot"),
         ("export_onnx.py", "onnxruntime", "onnx"),
         ("own_pictures.py", "lightning", "train,plot"),
+        ("track.py", "PIL", "plot"),
     ],
 )
 def test_missing_extras_are_named_in_one_line(script, module, extra, tmp_path):
@@ -137,6 +139,41 @@ def test_own_pictures_of_no_folder(tmp_path):
     words = [sys.executable, FOLDER / "own_pictures.py", "nowhere"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "folder: no folder nowhere\n")
+
+
+def ends(printed):
+    """Octaves by which sizes are off, and mean overlaps, by the trackers' names."""
+    found = re.findall(r"^(\S+): size off by (\S+) octaves, overlap (\S+), \S+ s a frame$", printed, re.MULTILINE)
+    return {name: (float(octaves), float(overlap)) for name, octaves, overlap in found}
+
+
+def test_track(tmp_path):
+    need("plot", "PIL")
+    printed = run(tmp_path, COMMANDS["track.py"])
+    rows = figures(printed)
+    assert list(rows) == [str(frame) for frame in range(1, 16)]
+    assert rows["15"][0] > 1.5  # true size
+    assert rows["15"][1] > 1.4  # DISCO's
+    means = ends(printed)
+    assert means["DISCO"][0] < 0.75 * means["SiamFC+"][0]
+    assert means["DISCO"][1] > means["SiamFC+"][1] + 0.1
+    assert not any(tmp_path.iterdir())
+
+
+def test_track_with_weights(tmp_path):
+    """Those of a file, whatever the seed of random ones says."""
+    need("plot", "PIL")
+    torch.manual_seed(0)
+    torch.save(create_model("track/siamfc+").state_dict(), tmp_path / "weights.pt")
+    same = [
+        run(tmp_path, f"{COMMANDS['track.py']} --frames 2 --seed 0 {given}") for given in ("", "--weights weights.pt")
+    ]
+    assert figures(same[0]) == figures(same[1])
+    assert len(figures(same[0])) == 1
+    words = [sys.executable, FOLDER / "track.py", "--weights", "nowhere"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "nowhere" in done.stderr
 
 
 def test_check_equivariance(tmp_path):
