@@ -58,9 +58,11 @@ nitpick_ignore_regex = [
     ("py:obj", r".*"),
     (
         "py:.*",
-        r"(torch|numpy|np|matplotlib|lightning|huggingface_hub|collections|contextlib|pathlib|os|typing|argparse)(\..*)?",
+        r"(torch|numpy|np|matplotlib|PIL|lightning|huggingface_hub|collections|contextlib|fractions|pathlib|os|typing|argparse)(\..*)?",
     ),
-    ("py:class", r"Tensor|Figure|Labelled|nn\.Module|scale_disco\.basis\.prior\.Prior|scale_disco\.bench\.Name"),
+    # Types of fields, which are bare names there, and aliases.
+    ("py:class", r"Tensor|Figure|Image|Path|Fraction|Labelled|Shown|Box|nn\.Module"),
+    ("py:class", r"scale_disco\.basis\.prior\.Prior|scale_disco\.bench\.Name"),
 ]
 
 

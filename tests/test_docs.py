@@ -22,9 +22,15 @@ from pathlib import Path
 from urllib.parse import unquote, urljoin
 
 import pytest
+import torch
 
 import scale_disco
 from scale_disco.cli import main
+from scale_disco.data import zoom
+from scale_disco.data.otb import read_sequences
+from scale_disco.data.zoom_masters import photographs
+from scale_disco.models import create_model
+from scale_disco.tracking.compare import Result, write_result
 from tests.conftest import SHARED
 from tests.data import binary
 
@@ -42,20 +48,26 @@ SMALL = {
     "bench": ["--repeats", "1", "--threads", "1"],
     "completion": [],
     "data": [],
+    "data zoom": ["--count", "2", "--frames", "2", "--test-count", "2", "--test-frames", "2", "--size", "120x90"],
     "equivariance": ["--limit", "2", "--channels", "4"],
+    "otb": ["--threads", "1"],
     "quickstart": ["--seeds", "1", "--epochs", "1", "--limit", "100", "--threads", "1"],
     "table": [],
     "test": ["--limit", "8", "--outside", "4", "--threads", "1"],
+    "track": ["--frames", "2", "--threads", "1"],
     "train mnist-scale": ["--split", "mini", "--limit", "16", "--epochs", "1", "--threads", "1"],
     "train stl10": ["--depth", "10", "--width", "1", "--limit", "4", "--epochs", "1", "--threads", "1"],
+    "train tracker": shlex.split("--limit 2 --holdout 0.5 --pairs 2 --batch 2 --stages 1 --epochs 1 --threads 1"),
 }
 # A layer of its own instead of all those of the paper, which tests/test_bench.py runs.
 SMALL_LAYER = ["--batch", "2", "--channels", "2", "2", "--side", "16"]
-# Words in other words: the network is left alone, six realisations are one, generated files are not taken for STL-10,
-# and there need not be a GPU.
+# Words in other words: the network is left alone, six realisations are one, generated files are not taken for STL-10, a
+# few videos do for a benchmark, and there need not be a GPU, a screen or a camera.
 INSTEAD = {
     "data mnist-scale": {"--download": ["--mnist", "my/mnist"], "all": ["0"]},
     "data stl10": {"--download": ["--root", "my/stl10"], "--check": []},
+    "otb": {"cuda": ["cpu"], "OTB2013": ["OTB2013", "--allow-missing"]},
+    "track": {"cuda": ["cpu"], "--show": ["--box", "320,180,64,48"], "0": ["my/video.mp4"]},
     "train": {"cuda": ["cpu"], "bf16": ["32"]},  # whose instructions fail on some processors
     "test": {"cuda": ["cpu"]},
 }
@@ -137,15 +149,34 @@ def kept(tmp_path_factory):
     train = ["train", "mnist-scale", "--model", "mnist/cnn", "--data", data, "--out", run]
     assert main([*train, *SMALL["train mnist-scale"]]) == 0
     binary.write(folder / "data" / "stl10_binary", binary.files(train=6, test=3))
+    write_videos(folder / "my")
     return folder
+
+
+def write_videos(my: Path) -> None:
+    """What a reader who tracks has: videos with boxes, results of another tracker on them, a film, weights."""
+    pytest.importorskip("av", reason="films need scale-disco[video]")
+    pytest.importorskip("PIL", reason="frames need scale-disco[plot]")
+    from tests.tracking.films import write_film
+
+    zoom.build(my / "zoom", photographs(), zoom.Settings(count=3, frames=2, size=(120, 90)))
+    names = ("otb/CarScale", "got10k/1", "got10k/2")
+    for made, name in zip(read_sequences(my / "zoom"), names, strict=True):
+        shutil.copytree(made.frames[0].parents[1], my / name)
+    for video in read_sequences(my / "otb"):
+        write_result(my / "others" / "SiamFC", video.name, Result(video.boxes, None))
+    write_film(my / "video.mp4", 4, size=(640, 480))
+    whole = create_model("resnet50/cnn").state_dict()
+    half = {name: one for name, one in whole.items() if not name.startswith(("layer3", "layer4"))}  # what trackers take
+    torch.save(half, my / "resnet50.pth")
 
 
 @pytest.fixture
 def workplace(kept, tmp_path, monkeypatch):
-    """A folder with what a reader has: pictures, also by class, MNIST if it is at hand, data and a run."""
+    """A folder with what a reader has: pictures, also by class, videos, MNIST if it is at hand, data and a run."""
     drawing = pytest.importorskip("PIL.Image", reason="pictures need scale-disco[plot]")
     shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "my" / "photos").mkdir(parents=True)
+    (tmp_path / "my" / "photos").mkdir()
     for index in range(2):
         drawing.effect_mandelbrot((96 + index, 80), (-2, -1.2, 1, 1.2), 20 + index).save(
             tmp_path / "my" / "photos" / f"{index}.png"
