@@ -191,6 +191,25 @@ def test_frames_that_cannot_be(random_networks, frame):
         tracker.update(frame)
 
 
+def test_an_offset_of_scores_changes_nothing():
+    """It is there for training; penalties are factors of scores without it."""
+    torch.manual_seed(0)
+    network = create_model("track/siamfc+").eval()
+    found = []
+    for offset in (0.0, -1e4):
+        network.offset.fill_(offset)
+        tracker = SiameseTracker(network, "pyramid", Motion(step=1.2, penalty=0.5))
+        tracker.init(FRAME, BOX)
+        found.append(tracker.update(FRAME).box)
+        assert tracker.scale == 1  # half of the score of another size is less
+    assert found[0] == pytest.approx(found[1], abs=0.6)
+
+
+def test_init_comes_first(random_networks):
+    with pytest.raises(ValueError, match="update came before init"):
+        SiameseTracker(random_networks["siamfc+"]).update(FRAME)
+
+
 def test_modes_and_motions_that_cannot_be(random_networks):
     with pytest.raises(ValueError, match="mode must be one of pyramid, axis, fixed, got 'zoom'"):
         SiameseTracker(random_networks["disco"], "zoom")

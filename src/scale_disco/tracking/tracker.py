@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..export import bake
-from ..models.siamfc import EXEMPLAR, INSTANCE, STRIDE, Siamese
+from ..models.siamfc import EXEMPLAR, INSTANCE, STRIDE, Siamese, Template
 from .crop import crops, exemplar_side, mean_colour
 
 Box = tuple[float, float, float, float]
@@ -128,6 +128,7 @@ class SiameseTracker:
         self.network, self.mode = bake_features(network), mode
         self.motion = motion or MOTIONS["axis" if mode == "axis" else "default"]
         self.scale, self.lost = 1.0, False
+        self.template: Template | None = None
 
     @torch.inference_mode()
     def init(self, image: Tensor, box: Box) -> None:
@@ -150,6 +151,8 @@ class SiameseTracker:
     def update(self, image: Tensor) -> Found:
         """Find it in the next frame."""
         check_frame("SiameseTracker", image)
+        if self.template is None:
+            raise ValueError("SiameseTracker: update came before init: show it the object in a first frame")
         image = image.to(self.fill.device)
         factor, displacement, score = self._seen_on_axis(image) if self.mode == "axis" else self._seen(image)
         self.lost = self.usual > 0 and score < _LOST * self.usual
@@ -163,10 +166,11 @@ class SiameseTracker:
 
     def _seen(self, image: Tensor) -> tuple[float, Tensor, float]:
         """Change of size, displacement in pixels of a view, and score, from views of one or three sizes."""
+        assert self.template is not None
         powers = (-1, 0, 1) if self.mode == "pyramid" else (0,)
         factors = [self.motion.step**power for power in powers]
         maps = self.network.embed(self._views(image, factors))
-        scores = self.network.at_places(self.template, maps)
+        scores = self.network.at_places(self.template, maps) - self.network.offset  # a penalty is for positive scores
         finer = _finer(scores)
         penalties = scores.new_tensor([self.motion.penalty ** abs(power) for power in powers])
         best = int((finer.amax((1, 2)) * penalties).argmax())
@@ -176,8 +180,7 @@ class SiameseTracker:
 
     def _seen_on_axis(self, image: Tensor) -> tuple[float, Tensor, float]:
         """The same from one view: its scales are compared with those of the template, which has the size it had."""
-        shifts = self.network.at_shifts(self.template, self.network.embed(self._views(image, [1.0])))
-        assert shifts is not None
+        shifts = self._shifts(self._views(image, [1.0]))
         finer = _finer(shifts[0])
         penalties = finer.new_tensor([self.motion.penalty, 1.0, self.motion.penalty])
         place, cell = self._place((finer * penalties[:, None, None]).amax(0))
@@ -194,6 +197,7 @@ class SiameseTracker:
         self.leaning: list[float] = leaning.cummax(0).values.tolist()
 
     def _shifts(self, view: Tensor) -> Tensor:
+        assert self.template is not None
         shifts = self.network.at_shifts(self.template, self.network.embed(view))
         assert shifts is not None
         return shifts
