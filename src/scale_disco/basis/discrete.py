@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from numbers import Integral
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..resample import canonical_mode
 from ..scales import Scales, as_scales
-from .cpu import on_cpu
+from .cpu import on_cpu, one_thread
 from .descent import descend
 from .prior import CorrelatedNoise, Prior, TooFewPixelsError, as_prior
 from .solve import Conditions, plan, predicted_errors, solve, total_error
@@ -124,7 +124,7 @@ def _solved(
     spec = (kernel_size, scales, conditions.prior.spec, conditions.mode, conditions.antialias, conditions.spatial_dims)
     key = (*spec, asked, steps, seed)
     if key not in _SOLVED:
-        with _one_thread() if isinstance(conditions.prior, CorrelatedNoise) else nullcontext():
+        with one_thread() if isinstance(conditions.prior, CorrelatedNoise) else nullcontext():
             sides = asked or _choose_support(kernel_size, scales, conditions)
             if set(sides) == {1}:
                 functions = [torch.ones(1, *[1] * conditions.spatial_dims, dtype=torch.float64)] * len(scales)
@@ -136,17 +136,6 @@ def _solved(
             del _SOLVED[next(iter(_SOLVED))]
         _SOLVED[key] = tuple(functions)
     return _SOLVED[key]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Many small operations: waiting for a second thread costs up to 30 times the work on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _check_support(kernel_size: int, scales: Scales, support: int | Sequence[int]) -> tuple[int, ...]:

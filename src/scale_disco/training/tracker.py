@@ -6,8 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..basis.cpu import one_thread
 from ..data import otb
 from ..models import create_model, list_models
 from ..models.weights import read_checkpoint
@@ -204,7 +204,7 @@ class ViewPairs(Shown):
         return self.count
 
     def read(self, rows: Sequence[int], epoch: int) -> Tensor:
-        with _one_thread():
+        with one_thread():
             return torch.stack([cut_pair(*self._drawn(row, epoch)) for row in rows])  # [B, 6, 255, 255]
 
     def answers(self, rows: Sequence[int], epoch: int) -> Tensor:
@@ -221,17 +221,6 @@ class ViewPairs(Shown):
     def _order(self, epoch: int) -> list[int]:
         """All videos, shuffled."""
         return random.Random(seed_of(self.seed, epoch)).sample(range(len(self.videos)), len(self.videos))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Where operations are so small that threads wait for each other longer than they work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _checksum(videos: Sequence[otb.Sequence]) -> str:
