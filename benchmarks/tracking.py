@@ -37,12 +37,11 @@ ROWS: dict[str, tuple[str, str, str, str]] = {
     "SiamFC+, three views, OTB-2015's motion": ("siamfc", "siamfc+", "pyramid", "siamfc+-otb2015"),
     "DISCO, one view": ("disco", "disco", "axis", "axis"),
     "DISCO, one view, weights of SiamFC+": ("siamfc", "disco", "axis", "axis"),
-    "SiamFC+, three views, ImageNet only": ("imagenet", "siamfc+", "pyramid", "siamfc+-otb2015"),
     "DISCO, one view, ImageNet only": ("imagenet", "disco", "axis", "axis"),
 }
 ONLY_ON = {  # to save hours
     "DISCO, one view, weights of SiamFC+": "zoom",
-    "SiamFC+, three views, ImageNet only": "otb",
+    "SiamFC+, three views": "zoom",
     "DISCO, one view, ImageNet only": "otb",
 }
 TRAINED = """\
@@ -257,13 +256,13 @@ def counted(root: Path) -> str:
 
 
 def sizes(options: argparse.Namespace, title: str, videos: Sequence[Video]) -> dict[str, dict[str, list[float]]]:
-    """The scale of boxes over the frames of the videos that change most in size: true, and of three trackers."""
+    """The scale of boxes over the frames of the videos that change most in size: true, and of two trackers."""
     spread = sorted(videos, key=lambda video: -float(side(video.boxes).max() / side(video.boxes).min()))
     chosen = [video for video in spread if not video.name.startswith("distractor")][: SHOWN[title]]
     drawn: dict[str, dict[str, list[float]]] = {}
     for video in chosen:
         drawn[video.name] = {TRUTH: side(video.boxes).tolist()}
-        for name in ("SiamFC+, three views", "SiamFC+, three views, OTB-2015's motion", "DISCO, one view"):
+        for name in ("SiamFC+, three views, OTB-2015's motion", "DISCO, one view"):
             tracker, fingerprint = opened(options, name)
             found = run(tracker, [video], folder_of(options, name, title), fingerprint=fingerprint)
             drawn[video.name][name] = side(found[video.name].boxes).tolist()
