@@ -132,6 +132,7 @@ def test_zoom_makes_both_parts_and_keeps_them(tmp_path, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.filterwarnings("default")  # a picture that is too small is said
 def test_zoom_of_ones_own_pictures(tmp_path, capsys):
     from PIL import Image
 

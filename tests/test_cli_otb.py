@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from argparse import Namespace
 
 import pytest
@@ -81,7 +82,7 @@ def test_figures_are_a_document_and_stay_the_same_from_files(videos, capsys):
     assert len(first["overall"]["all"]["success"]) == 21
     assert len(first["overall"]["all"]["precisions"]) == 51
     (videos.parent / "runs" / "otb" / "frozen" / "tracker.json").write_text('{"fingerprint": "other"}')
-    assert "results of another tracker (other)" in refused(capsys, videos)
+    assert "results of another tracker, other, this one" in refused(capsys, videos)
     assert document(capsys, videos, "--results", "elsewhere")["tracker"] == "frozen"
 
 
@@ -178,6 +179,24 @@ def test_weights_and_mode_make_a_tracker_another(tmp_path):
     seen.add(fingerprint(options))
     options.weights = tmp_path / "notes.txt"
     assert len({*seen, fingerprint(options)}) == 5
+    (tmp_path / "below").mkdir()
+    again = Namespace(**vars(options) | {"tracker": str(tmp_path / "below" / "..")})
+    assert fingerprint(again) == fingerprint(options)  # the same folder, by another name
+
+
+def test_a_broken_sequence_is_in_nobodys_way(videos, capsys):
+    (videos / "steady" / "groundtruth_rect.txt").write_text("")
+    assert "steady" in refused(capsys, videos)
+    assert list(document(capsys, videos, "--sequences", "growing")["sequences"]) == ["growing"]
+
+
+def test_frames_without_boxes_are_a_remark_of_one_line(videos, capsys):
+    truth = videos / "steady" / "groundtruth_rect.txt"
+    truth.write_text("".join(truth.read_text().splitlines(keepends=True)[:4]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["otb", str(videos), "--sequences", "steady"]) == 0
+    assert capsys.readouterr().err == "steady: 6 frames and boxes for 4; the last 2 left out\n"
 
 
 def test_tiger1_can_start_late(videos, capsys):

@@ -233,7 +233,20 @@ def test_pixels_of_the_weights(tmp_path):
         create_model("track/siamfc+", pretrained=path, pixels="sepia")
 
 
+def test_weights_of_a_run_with_a_moving_average(tmp_path):
+    """The average is what counts."""
+    plus, other = lively(create_model("track/siamfc+")), create_model("track/siamfc+")
+    state = {f"network.{name}": tensor for name, tensor in other.state_dict().items()}
+    state |= {f"average.module.{name}": tensor for name, tensor in plus.state_dict().items()}
+    state["average.n_averaged"] = torch.tensor(3)
+    network = create_model("track/disco", pretrained=saved(tmp_path, {"state_dict": state}))
+    assert torch.equal(network.features.state_dict()["conv1.weight"], plus.features.conv1.weight)
+
+
 def test_errors(tmp_path):
+    odd = create_model("track/siamfc+").state_dict() | {"gain": torch.zeros(3)}
+    with pytest.raises(ValueError, match="does not fit: gain has 3 numbers, not 1"):
+        create_model("track/siamfc+", pretrained=saved(tmp_path, odd))
     with pytest.raises(ValueError, match="give pretrained too"):
         create_model("track/disco", pixels="raw")
     with pytest.raises(ValueError, match="grow by one factor"):

@@ -311,11 +311,11 @@ def test_only_what_is_not_finished_is_run_again(three, tmp_path):
 def test_results_of_another_tracker_are_refused(three, tmp_path):
     run(FrozenTracker(), three, tmp_path / "out", fingerprint="weights 1")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.txt")}
-    with pytest.raises(ValueError, match=r"another tracker \(weights 1\), this one is weights 2: give another folder"):
+    with pytest.raises(ValueError, match="another tracker, weights 1, this one is weights 2: give another folder"):
         run(FrozenTracker(), three, tmp_path / "out", fingerprint="weights 2")
     for content in ("{", "[]"):
         (tmp_path / "out" / "tracker.json").write_text(content)
-        with pytest.raises(ValueError, match=r"another tracker \(None\)"):
+        with pytest.raises(ValueError, match="another tracker, unknown"):
             run(FrozenTracker(), three, tmp_path / "out", fingerprint="weights 1")
     (tmp_path / "out" / "tracker.json").unlink()
     with pytest.raises(ValueError, match=r"unknown tracker, without tracker\.json"):

@@ -167,6 +167,7 @@ def test_boxes_at_the_border_and_of_any_size(random_networks, box):
         ((0, math.inf, 5, 5), "finite numbers"),
         ((0, 0, 5), "x, y, w, h"),
         ((121, 0, 5, 5), "outside of the frame of 120 x 90"),
+        ((0, 0, 1e30, 5), "more than 10 times as large as the frame"),
         ((-9, 0, 5, 5), "outside of the frame"),
         ((0, -5, 5, 5), "outside of the frame"),
     ],
@@ -203,6 +204,26 @@ def test_an_offset_of_scores_changes_nothing():
         found.append(tracker.update(FRAME).box)
         assert tracker.scale == 1  # half of the score of another size is less
     assert found[0] == pytest.approx(found[1], abs=0.6)
+
+
+def test_what_has_no_texture_keeps_its_size(networks):
+    """All sizes look alike there, and the first frame says so."""
+    flat = torch.full((3, 90, 120), 90, dtype=torch.uint8)
+    tracker = SiameseTracker(networks["disco"], "axis")
+    tracker.init(flat, BOX)
+    for _ in range(3):
+        tracker.update(flat)
+    assert tracker.scale == pytest.approx(1, abs=0.01)
+    assert tracker.leaning == sorted(tracker.leaning)
+
+
+def test_damaged_weights_are_not_tracked_with():
+    network = create_model("track/siamfc+").eval()
+    network.features.conv1.weight.data.fill_(math.nan)
+    tracker = SiameseTracker(network)
+    tracker.init(FRAME, BOX)
+    with pytest.raises(ValueError, match="not finite numbers: its weights are damaged"):
+        tracker.update(FRAME)
 
 
 def test_init_comes_first(random_networks):

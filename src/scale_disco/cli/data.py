@@ -6,7 +6,6 @@ import argparse
 import functools
 import json
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -106,11 +105,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _zoom(options: argparse.Namespace) -> None:
-    with Progress("zoom, pictures") as progress, warnings.catch_warnings(record=True) as remarks:
-        warnings.simplefilter("always")
+    with Progress("zoom, pictures") as progress:
         pictures = photographs(options.pictures, progress)
-    for remark in remarks:
-        say(str(remark.message))
     numbers = {
         "train": (options.count, options.frames, Settings()),
         "test": (options.test_count, options.test_frames, Settings(count=24, frames=60)),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.otb import Sequence, read_sequences
+from ..data.otb import Sequence, find_sequences, read_sequences
 from ..data.otb_lists import LISTS, TIGER1_OMITTED
 from ..files import check_writable
 from ..plots import check_picture, plot_success, save_figure
@@ -124,18 +124,19 @@ def _chosen(options: argparse.Namespace) -> tuple[list[Sequence], str]:
     """The sequences that were asked for, and what has to be said of them."""
     if options.allow_missing and not options.list:
         raise ValueError("--allow-missing goes with --list")
-    there = {sequence.name: sequence for sequence in read_sequences(options.root)}
+    names = list(find_sequences(options.root))
+    wanted = LISTS[options.list] if options.list else list(dict.fromkeys(options.sequences or names))
+    there = {sequence.name: sequence for sequence in read_sequences(options.root, wanted)}
     if options.tiger1_late and (tiger := there.get("Tiger1")):
         late = slice(TIGER1_OMITTED, None)
         there["Tiger1"] = replace(tiger, frames=tiger.frames[late], boxes=tiger.boxes[late])
-    wanted = LISTS[options.list] if options.list else list(dict.fromkeys(options.sequences or there))
     missing = [name for name in wanted if name not in there]
     found = [there[name] for name in wanted if name in there]
     if not missing:
         return found, ""
     if not options.list:
-        near = difflib.get_close_matches(missing[0], there, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(there)}"
+        near = difflib.get_close_matches(missing[0], names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
         raise ValueError(f"--sequences: no {missing[0]} in {options.root}, {hint}")
     part = f"{len(found)} of {len(wanted)} targets of {options.list}"
     verdict = f"not an {options.list.replace('OTB', 'OTB-')} score"

@@ -120,6 +120,7 @@ def manners(options: argparse.Namespace) -> Iterator[None]:
         with warnings.catch_warnings():
             if options.quiet:
                 warnings.simplefilter("ignore")
+            warnings.showwarning = lambda message, *_, **__: say(str(message))  # a line, without where in the code
             yield
     finally:
         _quiet = quiet

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from ..files import make_folder, written_atomically
 from ..tracking import Tracker
-from ..tracking.video import Box, Footage, Frame, Pictures, VideoWriter, draw, open_footage
+from ..tracking.crop import Box
+from ..tracking.video import Footage, Frame, Pictures, VideoWriter, draw, open_footage
 from .terminal import Progress, add_command, add_out, say, show
 from .trackers import add_tracker, open_tracker, tracker_name
 from .window import Window

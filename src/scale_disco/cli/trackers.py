@@ -67,11 +67,16 @@ def tracker_name(options: argparse.Namespace) -> str:
 
 def fingerprint(options: argparse.Namespace) -> str:
     """What tells a tracker from others: the options that chose it, and checksums of its weights."""
-    parts = {name: getattr(options, name) for name in ("tracker", "mode", "motion")}
     folder = Path(options.tracker)
     files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS) if folder.is_dir() else []
     files += [options.weights] if options.weights else []
-    return json.dumps(parts | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files})
+    parts = {
+        "network": None if folder.is_dir() else options.tracker,  # a run may be moved
+        "mode": options.mode,
+        "motion": options.motion,
+        "weights": [hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files],
+    }
+    return json.dumps({name: part for name, part in parts.items() if part})
 
 
 def _network(options: argparse.Namespace) -> Siamese:

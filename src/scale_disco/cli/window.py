@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..tracking.video import Box
+from ..tracking.crop import Box
 
 
 class Window:

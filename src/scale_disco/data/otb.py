@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -35,29 +35,38 @@ class Sequence:
     boxes: Tensor
 
 
-def read_sequences(root: Path) -> list[Sequence]:
-    """Every sequence in a folder or below it, sorted by name; an object each where a video has several."""
+def read_sequences(root: Path, names: Container[str] | None = None) -> list[Sequence]:
+    """The sequences in a folder or below it, sorted by name; an object each where a video has several.
+
+    Args:
+        root: The folder.
+        names: Those that are read; all by default.
+    """
+    found = find_sequences(root)
+    return [_read(*place, name) for name, place in found.items() if names is None or name in names]
+
+
+def find_sequences(root: Path) -> dict[str, tuple[Path, Path]]:
+    """Names of the sequences in a folder or below it, sorted, with the folder and the file of boxes of each."""
     root = Path(root)
     if not root.is_dir():
         raise FileNotFoundError(f"otb: no folder {root}")
-    found: dict[str, Path] = {}
-    sequences = []
+    found: dict[str, tuple[Path, Path]] = {}
     for folder in _folders(root, _DEPTH):
-        for target, path in _truths(folder).items():
-            sequence = _read(folder, path, target)
-            if sequence.name in found:
+        for target, truth in _truths(folder).items():
+            name = _name(folder, target)
+            if name in found:
                 raise ValueError(
-                    f"otb: two sequences are called {sequence.name}: {found[sequence.name]} and {folder}; "
+                    f"otb: two sequences are called {name}: {found[name][0]} and {folder}; "
                     "give the folder of one of them"
                 )
-            found[sequence.name] = folder
-            sequences.append(sequence)
-    if not sequences:
+            found[name] = folder, truth
+    if not found:
         raise ValueError(
             f"otb: no sequences in {root}; expected NAME/img/0001.jpg ... with NAME/groundtruth_rect.txt (OTB), "
             "or NAME/00000001.jpg ... with NAME/groundtruth.txt (GOT-10k)"
         )
-    return sorted(sequences, key=lambda sequence: sequence.name)
+    return dict(sorted(found.items()))
 
 
 def read_sequence(folder: Path, target: int | None = None) -> Sequence:
@@ -82,7 +91,7 @@ def read_sequence(folder: Path, target: int | None = None) -> Sequence:
     key = next(iter(truths)) if target is None else target
     if key not in truths:
         raise ValueError(f"otb: {folder} has no object {target}, only {_either(list(truths))}")
-    return _read(folder, truths[key], key)
+    return _read(folder, truths[key], _name(folder, key))
 
 
 def load_frame(path: Path) -> Tensor:
@@ -150,7 +159,12 @@ def _truths(folder: Path) -> dict[int, Path]:
     return {0: single[-1]} if single else several
 
 
-def _read(folder: Path, truth: Path, target: int) -> Sequence:
+def _name(folder: Path, target: int) -> str:
+    name = (folder if folder.name else folder.resolve()).name
+    return f"{name}-{target}" if target else name
+
+
+def _read(folder: Path, truth: Path, name: str) -> Sequence:
     folder = folder if folder.name else folder.resolve()
     frames, boxes = _frames(folder), read_boxes(truth)
     frames, boxes = _counted(folder, truth, frames, boxes)
@@ -165,7 +179,7 @@ def _read(folder: Path, truth: Path, target: int) -> Sequence:
     if boxes[0].isnan().any():
         raise ValueError(f"otb: {truth}: the first frame must have a box of positive size, line 1 has none")
     boxes[:, :2] -= 1
-    return Sequence(f"{folder.name}-{target}" if target else folder.name, tuple(frames.values()), boxes)
+    return Sequence(name, tuple(frames.values()), boxes)
 
 
 def _frames(folder: Path) -> dict[int, Path]:

@@ -121,6 +121,11 @@ def _plan(masters: list[Master], settings: Settings, number: int) -> Plan:
     generator = _generator(settings, number, 0)
     kind = KINDS[number % len(KINDS)]
     wide = [master for master in masters if _is_wide(master, settings)]
+    if not wide:
+        width, height = settings.size
+        raise ValueError(
+            f"zoom: no picture is large enough for frames of {width} x {height} pixels; give larger pictures"
+        )
     background = _choice(generator, wide, _MADE["background"])
     others = [master for master in masters if master.group != background.group]
     thing = _choice(generator, others, _MADE["object"])

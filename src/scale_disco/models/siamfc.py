@@ -412,7 +412,11 @@ def _with_weights(net: Siamese, who: str, pretrained: File | None, sha256: str |
             raise ValueError(f"{who}: sha256 and pixels are of a file of weights: give pretrained too")
         return net
     normal = transfer(net.features, read_checkpoint(pretrained, sha256), who, pixels)
-    net.load_state_dict(normal, strict=False)
+    for name, value in normal.items():
+        own = net.get_buffer(name)
+        if value.shape != own.shape:
+            raise ValueError(f"{who}: {pretrained} does not fit: {name} has {value.numel()} numbers, not {own.numel()}")
+        own.copy_(value)
     return net
 
 

@@ -18,10 +18,11 @@ PIXELS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]]
     "caffe": ((123.68, 116.779, 103.939), (1.0, 1.0, 1.0)),  # in the order BGR
     "raw": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
-# Weights that are known to mean Caffe's pixels, by sha256.
+# Weights that are known to mean Caffe's pixels, by sha256: Keras's ResNet-50 in half precision, as safetensors.
 _CAFFE = {"defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec"}
 _AROUND = re.compile(r"^((module|network|model|backbone|features)\.)+")  # what training scripts put before names
 _ELSEWHERE = re.compile(r"^(fc|head|classifier|layer[34])\.|\.basis$|(^|\.)(mean|std|deviation|gain|offset)$")
+_AVERAGE = "average.module."  # before names of the moving average of a run
 _FIT = 1e-6  # singular values below so much of the largest are none
 
 
@@ -40,7 +41,9 @@ def transfer(features: nn.Module, checkpoint: Checkpoint, who: str, pixels: str 
     """
     if pixels is not None and pixels not in PIXELS:
         raise ValueError(f"{who}: pixels must be one of {', '.join(PIXELS)}, got {pixels!r}")
-    plain = {_AROUND.sub("", name): tensor for name, tensor in checkpoint.tensors.items()}
+    averaged = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(_AVERAGE)}
+    tensors = averaged or checkpoint.tensors  # a run with a moving average has both
+    plain = {_AROUND.sub("", name.removeprefix(_AVERAGE)): tensor for name, tensor in tensors.items()}
     resnet = "layer2.1.conv1.weight" in plain
     given = {_placed(name) if resnet else name: tensor for name, tensor in plain.items() if not _ELSEWHERE.search(name)}
     normal = _normal(plain, pixels)

@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-EXEMPLAR, INSTANCE = 127, 255  # pixels of a view of the template alone, and of one with its surroundings
+Box = tuple[float, float, float, float]  # x, y, w, h
+
 _CONTEXT = 0.5
+_FINEST = 4  # samples per pixel and axis, at most
 
 
 def exemplar_side(width: float, height: float) -> float:
@@ -34,7 +36,8 @@ def mean_colour(image: Tensor) -> Tensor:
 def crops(image: Tensor, centres: Tensor, sides: Tensor, out: int, fill: Tensor) -> Tensor:
     """Square views of a frame, [3, H, W] -> [N, 3, out, out], from 0 to 255.
 
-    Where a view is smaller than its part of the frame, every pixel is a mean over the part that it covers.
+    Where a view is smaller than its part of the frame, every pixel is a mean over the part that it covers, of up to
+    four by four samples.
 
     Args:
         image: A frame of bytes.
@@ -50,7 +53,7 @@ def crops(image: Tensor, centres: Tensor, sides: Tensor, out: int, fill: Tensor)
         tensor([[22.5000, 24.5000],
                 [38.5000, 40.5000]])
     """
-    finer = max(1, math.ceil(float(sides.max()) / out))  # samples per pixel and axis
+    finer = min(max(1, math.ceil(float(sides.max()) / out)), _FINEST)  # samples per pixel and axis
     count = out * finer
     whole = torch.tensor([image.shape[2], image.shape[1]])
     # Only the part of the frame that is seen is worth converting; samples mix it with the next pixel.

@@ -23,7 +23,8 @@ from ..data.otb import Sequence, load_frame
 from ..data.otb_lists import LISTS, SCALE_VARIATION
 from ..files import locked, make_folder, write
 from .compare import Result, read_result, write_result
-from .tracker import Box, Tracker
+from .crop import Box
+from .tracker import Tracker
 
 OVERLAPS = torch.from_numpy(np.linspace(0, 1, 21))  # torch's own differ by a last digit
 PIXELS = torch.arange(51, dtype=torch.float64)
@@ -250,7 +251,8 @@ def _claim(folder: Path, fingerprint: str) -> None:
         owner = document.get("fingerprint") if isinstance(document, dict) else None
         if owner != fingerprint:
             raise ValueError(
-                f"{folder} has results of another tracker ({owner}), this one is {fingerprint}: give another folder"
+                f"{folder} has results of another tracker, {owner or 'unknown'}, this one is {fingerprint}: "
+                "give another folder of results, or delete it"
             )
     elif next(folder.glob("*.txt"), None):
         raise ValueError(f"{folder} has results of an unknown tracker, without {_TRACKER}: give another folder")

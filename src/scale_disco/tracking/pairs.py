@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..data.otb import Sequence, load_frame
-from .crop import EXEMPLAR, INSTANCE, crops, exemplar_side, mean_colour
+from ..models.siamfc import EXEMPLAR, INSTANCE
+from .crop import crops, exemplar_side, mean_colour
 
 _APART = 100  # frames between the two views, at most
 _COLOUR = 0.05  # by which part brightness, contrast and saturation change

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ..export import bake
 from ..models.siamfc import EXEMPLAR, INSTANCE, STRIDE, Siamese, Template
-from .crop import crops, exemplar_side, mean_colour
-
-Box = tuple[float, float, float, float]
+from .crop import Box, crops, exemplar_side, mean_colour
 
 MODES = ("pyramid", "axis", "fixed")
 _FINER = 16  # points of a map of scores from one cell to the next
 _OFFERED = (-0.5, -0.25, 0.0, 0.25, 0.5)  # octaves by which the first frame is shown larger, to see how it answers
+_SLOPE = 0.01  # from an offered size to the next, at least
 _RANGE = (0.2, 5.0)  # of the size, over that in the first frame
+_LARGEST = 10  # times the frame, of a first box
 _SMALLEST = 10.0  # pixels of a side of a box, unless it began smaller
 _LOST, _USUAL = 0.6, 0.05  # of the usual score; part that a new score has in it
 
@@ -74,7 +74,8 @@ class Motion:
 
     Args:
         step: From a view of a pyramid to the next, as a factor.
-        rate: Part of a change of size that is believed in a frame.
+        rate: Part of a change of size that is believed in a frame; in mode "axis", where the object looks just like it
+            did in the first.
         penalty: Factor for a change of size by a step.
         window: Part that nearness to the last place has in the choice of a place.
     """
@@ -93,7 +94,7 @@ class Motion:
 
 MOTIONS = {
     "default": Motion(),
-    "axis": Motion(rate=0.6, penalty=0.98, window=0.3),
+    "axis": Motion(rate=1.0, penalty=0.98, window=0.3),
     "siamfc+-otb2013": Motion(1.0482, 0.3629, 0.9997, 0.3896),
     "siamfc+-otb2015": Motion(1.1897, 0.2226, 0.9370, 0.2897),
     "se-siamfc+-otb2013": Motion(1.145, 0.08, 1.0, 0.3),
@@ -155,6 +156,8 @@ class SiameseTracker:
             raise ValueError("SiameseTracker: update came before init: show it the object in a first frame")
         image = image.to(self.fill.device)
         factor, displacement, score = self._seen_on_axis(image) if self.mode == "axis" else self._seen(image)
+        if not math.isfinite(score):
+            raise ValueError("SiameseTracker: the network's scores are not finite numbers: its weights are damaged")
         self.lost = self.usual > 0 and score < _LOST * self.usual
         height, width = image.shape[1:]
         self.centre += displacement * self.side * self.scale / INSTANCE
@@ -185,16 +188,23 @@ class SiameseTracker:
         penalties = finer.new_tensor([self.motion.penalty, 1.0, self.motion.penalty])
         place, cell = self._place((finer * penalties[:, None, None]).amax(0))
         smaller, same, larger = shifts[0, :, cell[0], cell[1]].tolist()
-        factor = math.exp2(self.motion.rate * self._octaves(larger - smaller))
-        return factor, place, max(smaller, same, larger)
+        score = max(smaller, same, larger)
+        # What looks less like the template says less about its size: all is believed at 1, a fifth at 0.6.
+        likeness = max(score, 0.0) ** 2
+        believed = self.motion.rate * likeness / (2 - likeness)
+        return math.exp2(believed * self._octaves(larger - smaller)), place, score
 
     def _see_sizes(self, image: Tensor) -> None:
         """How the scales answer when the object is larger or smaller: what they say of it in the first frame."""
         views = self._views(image, [2**-octaves for octaves in _OFFERED])
         shifts = torch.cat([self._shifts(view[None]) for view in views])  # one by one: memory of one view
         middle = shifts.shape[-1] // 2
-        leaning = (shifts[:, 2] - shifts[:, 0])[:, middle, middle]
-        self.leaning: list[float] = leaning.cummax(0).values.tolist()
+        self.leaning: list[float] = (shifts[:, 2] - shifts[:, 0])[:, middle, middle].tolist()
+        here = _OFFERED.index(0.0)
+        for further in range(1, here + 1):  # more the further out, be it little for an object without texture
+            low, high = here - further, here + further
+            self.leaning[low] = min(self.leaning[low], self.leaning[low + 1] - _SLOPE)
+            self.leaning[high] = max(self.leaning[high], self.leaning[high - 1] + _SLOPE)
 
     def _shifts(self, view: Tensor) -> Tensor:
         assert self.template is not None
@@ -252,6 +262,11 @@ def checked_box(who: str, image: Tensor, box: Box) -> Box:
     if len(numbers) != 4 or not all(map(math.isfinite, numbers)) or min(numbers[2:]) <= 0:
         raise ValueError(f"{who}: expected a box x, y, w, h of finite numbers with w and h above 0, got {tuple(box)}")
     x, y, width, height = numbers
+    if max(width / image.shape[2], height / image.shape[1]) > _LARGEST:
+        raise ValueError(
+            f"{who}: the box {tuple(box)} is more than {_LARGEST} times as large as the frame of {image.shape[2]} x "
+            f"{image.shape[1]} pixels"
+        )
     if x >= image.shape[2] or y >= image.shape[1] or x + width <= 0 or y + height <= 0:
         raise ValueError(
             f"{who}: the box {tuple(box)} is outside of the frame of {image.shape[2]} x {image.shape[1]} pixels"

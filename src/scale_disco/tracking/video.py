@@ -22,13 +22,13 @@ from torch import Tensor
 from ..data.folder import SUFFIXES
 from ..data.otb import load_frame, read_sequence
 from ..files import reason
+from .crop import Box
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from av import VideoFrame
 
-Box = tuple[float, float, float, float]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _RATE = Fraction(25)  # frames per second where nothing says how many

@@ -25,6 +25,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 from safetensors.torch import save
+from torch import nn
 
 from ..files import locked, make_folder, reason, write, written_atomically
 from ..report import machine, versions
@@ -102,7 +103,10 @@ def train(
     record["data"] = str(data.resolve())
     recipe.steps(len(lesson.train), devices * nodes)  # refuses what cannot be shared
     diary = _Diary(out, record, recipe, say)
-    fit = functools.partial(_fit, settings, lesson, diary, where, devices * nodes, channels_last, bar)
+    torch.manual_seed(settings.seed)
+    begun = (out / LAST).is_file()
+    network = settings.network(record["facts"]) if begun else settings.untrained(record["facts"])
+    fit = functools.partial(_fit, settings, lesson, network, diary, where, devices * nodes, channels_last, bar)
     if not first:
         return fit()
     make_folder(out)
@@ -136,6 +140,7 @@ def _on_cpu(where: dict[str, Any]) -> bool:
 def _fit(
     settings: Settings,
     lesson: Lesson,
+    network: nn.Module,
     diary: _Diary,
     where: dict[str, Any],
     processes: int,
@@ -143,10 +148,7 @@ def _fit(
     bar: bool,
 ) -> dict[str, Any]:
     """Train from the last checkpoint of the folder if it has one."""
-    torch.manual_seed(settings.seed)
     last = diary.out / LAST if (diary.out / LAST).is_file() else None
-    facts = diary.record["facts"]
-    network = settings.untrained(facts) if last is None else settings.network(facts)
     recipe = settings.full_recipe
     steps = recipe.steps(len(lesson.train), processes)
     layout = torch.channels_last if channels_last else torch.contiguous_format

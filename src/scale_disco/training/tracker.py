@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from ..basis.cpu import one_thread
 from ..data import otb
 from ..models import create_model, list_models
+from ..models.siamfc import INSTANCE
 from ..models.weights import read_checkpoint
-from ..tracking.crop import INSTANCE
 from ..tracking.pairs import Pair, cut_pair, draw_pair
 from .batches import Shown, seed_of
 from .recipe import PRECISIONS, Recipe
@@ -158,7 +158,7 @@ class Tracker(Settings):
         if self.holdout and not 0 < held < len(videos):
             raise ValueError(
                 f"--holdout {self.holdout} of {len(videos)} videos keeps {held} for validation: "
-                "there must be one at least, and one to train on"
+                "there must be one at least, and one to train on; --holdout 0 keeps none"
             )
         facts = {
             "name": data.resolve().name,
