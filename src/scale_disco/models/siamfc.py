@@ -260,7 +260,8 @@ class Block(nn.Module):
         # What is behind sees single cells, so the border can go before it.
         y = F.relu(self.bn2(self.conv2(y))[..., 1:-1, 1:-1])
         x = x[..., 1:-1, 1:-1]
-        out: Tensor = self.bn3(self.conv3(y)) + (x if self.downsample is None else self.downsample(x))
+        out: Tensor = self.bn3(self.conv3(y))
+        out += x if self.downsample is None else self.downsample(x)  # in place: large maps cost fresh memory
         return out if self.last else self.relu(out)
 
 

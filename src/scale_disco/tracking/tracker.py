@@ -172,7 +172,7 @@ class SiameseTracker:
         assert self.template is not None
         powers = (-1, 0, 1) if self.mode == "pyramid" else (0,)
         factors = [self.motion.step**power for power in powers]
-        maps = self.network.embed(self._views(image, factors))
+        maps = self._embedded(self._views(image, factors))
         scores = self.network.at_places(self.template, maps) - self.network.offset  # a penalty is for positive scores
         finer = _finer(scores)
         penalties = scores.new_tensor([self.motion.penalty ** abs(power) for power in powers])
@@ -180,6 +180,12 @@ class SiameseTracker:
         place, cell = self._place(finer[best])
         score = self.network.cosine(self.template, maps[best : best + 1], *cell)
         return 1 + self.motion.rate * (factors[best] - 1), place, score
+
+    def _embedded(self, views: Tensor) -> Tensor:
+        """Features of views. Maps of several scales of several views are so large that fresh memory for them takes
+        longer than one view after the other, on CPUs."""
+        alone = bool(self.network.steps) and views.device.type == "cpu"
+        return torch.cat([self.network.embed(part) for part in views.split(1 if alone else len(views))])
 
     def _seen_on_axis(self, image: Tensor) -> tuple[float, Tensor, float]:
         """The same from one view: its scales are compared with those of the template, which has the size it had."""
