@@ -185,7 +185,7 @@ class SiameseTracker:
         """Features of views. Maps of several scales of several views are so large that fresh memory for them takes
         longer than one view after the other, on CPUs."""
         alone = bool(self.network.steps) and views.device.type == "cpu"
-        return torch.cat([self.network.embed(part) for part in views.split(1 if alone else len(views))])
+        return torch.cat([self.network.embed(part) for part in torch.split(views, 1 if alone else len(views))])
 
     def _seen_on_axis(self, image: Tensor) -> tuple[float, Tensor, float]:
         """The same from one view: its scales are compared with those of the template, which has the size it had."""
