@@ -176,13 +176,17 @@ def otb_part(found: dict[str, dict[str, Score]], videos: Sequence[Video]) -> str
         every, varying = (over(scores, videos, chosen) for chosen in groups.values())
         cells = [every.auc, every.precision_20, every.scale_error, varying.auc, varying.scale_error]
         rows.append([name, *(f"{cell:.3f}" for cell in cells)])
+    each = [
+        [name, *(f"{one.auc:.2f} / {one.scale_error:.2f}" for one in scores.values())] for name, scores in found.items()
+    ]
     names = ", ".join(video.name for video in videos)
     return (
         f"## Real sequences of OTB\n\n{len(videos)} sequences of OTB-2013 ({names}), "
         f"{sum(len(video.frames) for video in videos)} frames, {sum(map(varies_in_scale, videos))} of the sequences "
         "with OTB's attribute of scale variation. Ten of 51 targets, chosen for the size of their files: not an "
         "OTB-2013 score, and not to be compared with the paper's 0.68 (DISCO), 0.68 (SE-SiamFC+) and 0.67 (SiamFC+), "
-        "whose networks were trained on GOT-10k.\n\n" + table(header, rows, markdown=True)
+        f"whose networks were trained on GOT-10k.\n\n{table(header, rows, markdown=True)}\n\n"
+        "AUC and scale error of each:\n\n" + table(["tracker", *found[FROZEN]], each, markdown=True)
     )
 
 
@@ -249,7 +253,8 @@ def training_part(options: argparse.Namespace) -> str:
         errors = [row["validation error"] for row in record["epochs"]]
         lines.append(
             f"- `{settings_of(record).command.replace(str(options.weights), 'RESNET50')} --data ZOOM/train`: "
-            f"{seconds / 60:.0f} minutes ({record['machine']}); share of validation pairs missed by more than a cell: "
+            f"{seconds / 60:.0f} minutes beside other work ({record['machine']}); share of validation pairs missed by "
+            "more than a cell: "
             f"{errors[0]:.0%} after the first epoch, {errors[-1]:.0%} after the last"
         )
     return "\n\n".join(["## Training", TRAINED.format(counted(options.zoom.parent / "train")), "\n".join(lines)])
