@@ -366,9 +366,12 @@ def test_cameras_end_by_ctrl_c(tmp_path, capsys, monkeypatch):
             return []
 
     monkeypatch.setattr(cli_track, "open_footage", lambda source: Camera())
-    before = signal.getsignal(signal.SIGINT)
-    track("0", *BOX, "--out", tmp_path)
-    assert signal.getsignal(signal.SIGINT) is before
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
+    try:
+        track("0", *BOX, "--out", tmp_path)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, outside)
     assert len(rows(tmp_path)) == len(list(open_footage(str(tmp_path / "track.mp4")).frames())) == 7
     assert capsys.readouterr().out.startswith("camera-0: 7 frames")
 
@@ -398,6 +401,7 @@ def started(tmp_path, pause=0.02):
         text=True,
         cwd=Path(__file__).parents[1],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it in the background
     )
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:

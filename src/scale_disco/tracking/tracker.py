@@ -20,7 +20,7 @@ _FINER = 16  # points of a map of scores from one cell to the next
 _OFFERED = (-0.5, -0.25, 0.0, 0.25, 0.5)  # octaves by which the first frame is shown larger, to see how it answers
 _SLOPE = 0.01  # from an offered size to the next, at least
 _RANGE = (0.2, 5.0)  # of the size, over that in the first frame
-_LARGEST = 10  # times the frame, of a first box
+_LARGEST = 100  # times the frame, of a first box
 _SMALLEST = 10.0  # pixels of a side of a box, unless it began smaller
 _LOST, _USUAL = 0.6, 0.05  # of the usual score; part that a new score has in it
 
