@@ -166,7 +166,9 @@ def write_videos(my: Path) -> None:
     for video in read_sequences(my / "otb"):
         write_result(my / "others" / "SiamFC", video.name, Result(video.boxes, None))
     write_film(my / "video.mp4", 4, size=(640, 480))
-    whole = create_model("resnet50/cnn").state_dict()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # whatever ran before
+        whole = create_model("resnet50/cnn").state_dict()
     half = {name: one for name, one in whole.items() if not name.startswith(("layer3", "layer4"))}  # what trackers take
     torch.save(half, my / "resnet50.pth")
 
