@@ -24,6 +24,7 @@ from ..nn.folded import (
     MAX_POOLS,
     PLAIN,
     FoldedConv,
+    FoldedLift,
     GrowingMaxPool,
     MeanPool,
     PooledPoint,
@@ -67,6 +68,7 @@ def to_scale_equivariant(
     scale_extent: int = 1,
     pooling: str = "as-is",
     downsampling: str = "as-is",
+    antialias: bool = False,
     strict: bool = True,
 ) -> ScaleEquivariant:
     """A scale-equivariant copy of a convolutional network, with its weights and parameter names.
@@ -90,6 +92,9 @@ def to_scale_equivariant(
             same at the first scale; or "average" for means instead of maxima.
         downsampling: "as-is", or "centred" for means behind convolutions instead of strides. Means give up the equality
             at the first scale for equivariance through the network, so that it has to be fine-tuned.
+        antialias: Whether every scale sees the image at its own resolution, without what is too fine for a grid coarser
+            by that scale, and kernels are the best for images that are shrunk with a filter, as cameras and Pillow do.
+            Maps of larger scales are then smooth, and their means and maxima move along the scales as they should.
         strict: Whether to refuse a network with parts that cannot be converted; otherwise they stay as they are, and
             are listed in `unconverted`.
 
@@ -128,9 +133,11 @@ def to_scale_equivariant(
         network = copy.deepcopy(model)
         lifting = network.get_submodule(_lifting(model, watch))
         held = {network.get_submodule(name) for name in kept}
-        parts = _Parts(scales, scale_extent, lifting, held, pooling, downsampling == "centred")
+        parts = _Parts(scales, scale_extent, lifting, held, pooling, downsampling == "centred", antialias)
         named = [name or type(model).__name__ for name in refused]
-        net = ScaleEquivariant(exchanged(network, parts.chosen, parts.make), scales, place, reduce, named)
+        lift = FoldedLift(scales, first.weight.ndim - 2).to(first.weight) if antialias else None
+        exchange = exchanged(network, parts.chosen, parts.make)
+        net = ScaleEquivariant(exchange, scales, place, reduce, named, lift=lift)
         net.training = model.training  # parts keep their own: frozen norms stay frozen
         problem = None if trial is None else trial.problem(net)
         if problem is None:
@@ -153,10 +160,17 @@ class _Parts:
     """Which parts of a network are exchanged, and for what."""
 
     def __init__(
-        self, scales: Scales, extent: int, lifting: nn.Module, kept: set[nn.Module], pooling: str, centred: bool
+        self,
+        scales: Scales,
+        extent: int,
+        lifting: nn.Module,
+        kept: set[nn.Module],
+        pooling: str,
+        centred: bool,
+        antialias: bool,
     ) -> None:
         self.scales, self.extent, self.lifting, self.kept = scales, extent, lifting, kept
-        self.pooling, self.centred = pooling, centred
+        self.pooling, self.centred, self.antialias = pooling, centred, antialias
         self.made: dict[nn.Module, nn.Module] = {}  # a layer that is used twice stays one layer
 
     def chosen(self, part: Any) -> bool:
@@ -180,7 +194,7 @@ class _Parts:
             return MeanPool(part) if self.pooling == "average" else GrowingMaxPool(part, self.scales)
         if is_spatial(part):
             extent = 1 if part is self.lifting else self.extent  # it sees the image, the same at all scales
-            return FoldedConv(part, self.scales, extent, centred=self.centred)
+            return FoldedConv(part, self.scales, extent, centred=self.centred, antialias=self.antialias)
         return PooledPoint(part)
 
 

@@ -29,12 +29,20 @@ class ScaleEquivariant(nn.Module):
         network: The network, with its own attributes: replace a classifier as `converted.network.fc = ...`.
         scales: Of the kernels, over the first one.
         project: A `ScaleProject`, or None.
+        lift: What gives every scale its image; None where all get the same.
         place: Where it is applied.
         unconverted: Names of layers that were kept as they are, and of modules that do what cannot be converted.
     """
 
     def __init__(
-        self, network: nn.Module, scales: Scales, place: Place | None, reduce: str, unconverted: Sequence[str] = ()
+        self,
+        network: nn.Module,
+        scales: Scales,
+        place: Place | None,
+        reduce: str,
+        unconverted: Sequence[str] = (),
+        *,
+        lift: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.scales, self.place, self.unconverted = scales, place, tuple(unconverted)
@@ -47,6 +55,7 @@ class ScaleEquivariant(nn.Module):
                 module.register_forward_pre_hook(self._reduction)
             else:
                 module.register_forward_hook(self._reduction)
+        self.lift = lift
         self.network = network
         self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
@@ -54,7 +63,9 @@ class ScaleEquivariant(nn.Module):
     def forward(self, images: Tensor) -> Any:
         if self._reduction is not None:
             self._reduction.start()
-        output = self.network(torch.cat([images] * len(self.scales)))  # repeat would need a number of axes to trace
+        # repeat would need a number of axes to trace
+        lifted = torch.cat([images] * len(self.scales)) if self.lift is None else self.lift(images)
+        output = self.network(lifted)
         return tree_map(lambda x: self._reduced(x, images), output)
 
     def _reduced(self, output: Any, images: Tensor) -> Any:
@@ -65,7 +76,7 @@ class ScaleEquivariant(nn.Module):
         return _reduced(output, count, self.project)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, nn.Module) and name not in ("network", "project") and hasattr(self.network, name):
+        if isinstance(value, nn.Module) and name not in ("network", "project", "lift") and hasattr(self.network, name):
             raise AttributeError(f"ScaleEquivariant: {name} is a part of the network: set .network.{name}")
         super().__setattr__(name, value)
 

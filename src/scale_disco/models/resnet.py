@@ -206,6 +206,7 @@ def disco(
     scale_extent: int = 1,
     pooling: str = "growing",
     downsampling: str = "as-is",
+    antialias: bool = False,
 ) -> ScaleEquivariant:
     """The network of `cnn`, made scale-equivariant with its weights, [B, 3, H, W] -> [B, classes].
 
@@ -222,6 +223,7 @@ def disco(
         scale_extent=scale_extent,
         pooling=pooling,
         downsampling=downsampling,
+        antialias=antialias,
     )
 
 

@@ -19,6 +19,7 @@ from ..basis import DiscreteBasis
 from ..basis.stencil import CONVOLUTION
 from ..fold import fold, unfold
 from ..functional import Layout, convolve, kernels, scale_maps
+from ..resample import kernel_reach, kernel_weights
 from ..scales import Scales
 from .fixed import FixedTensors
 
@@ -43,6 +44,7 @@ class FoldedConv(FixedTensors):
         scales: The factors of enlargement, over the first one.
         scale_extent: T, how many neighbouring scales each output sees; the weights of neighbours start at zero.
         centred: Whether to convolve without stride and take means of the stride's size instead.
+        antialias: Whether enlarged kernels are the best for images that are shrunk with a filter.
 
     Example:
         >>> conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
@@ -50,7 +52,9 @@ class FoldedConv(FixedTensors):
         torch.Size([8, 8, 16, 16])
     """
 
-    def __init__(self, conv: Any, scales: Scales, scale_extent: int = 1, *, centred: bool = False) -> None:
+    def __init__(
+        self, conv: Any, scales: Scales, scale_extent: int = 1, *, centred: bool = False, antialias: bool = False
+    ) -> None:
         super().__init__()
         call = call_of(conv)
         self.scales, self.scale_extent, self.spatial_dims = scales, scale_extent, conv.weight.ndim - 2
@@ -61,7 +65,7 @@ class FoldedConv(FixedTensors):
         self.stride, self.padding, self.dilation, self.groups = conv.stride, conv.padding, conv.dilation, conv.groups
         if scale_extent > 1:
             self.neighbours = nn.Parameter(conv.weight.new_zeros(scale_extent - 1, *conv.weight.shape))
-        placed = _placed(self.kernel_size, call.dilation, scales)
+        placed = _placed(self.kernel_size, call.dilation, scales, antialias)
         pads = tuple(_pads(one, placed[0], call) for one in placed)
         averaged = centred and max(call.stride) > 1
         stride = (1,) * self.spatial_dims if averaged else call.stride
@@ -115,6 +119,48 @@ class FoldedConv(FixedTensors):
         said += f", stride={self.layout.stride}" if max(self.layout.stride) > 1 else ""
         said += f", groups={self.layout.groups}" if self.layout.groups > 1 else ""
         return said + (f", scale_extent={self.scale_extent}" if self.scale_extent > 1 else "")
+
+
+class FoldedLift(FixedTensors):
+    """An image once for every scale, scales along the batch: [B, C, ...] -> [S * B, C, ...].
+
+    Every scale gets it at its own resolution: through the filter by which images are shrunk by that scale, but not
+    shrunk. What kernels enlarged by a scale see is then what the kernels themselves see of the image shrunk by it; for
+    odd ratios, for which the shrunk image has its pixels where the image has some, exactly so. The first scale gets the
+    image itself.
+    """
+
+    def __init__(self, scales: Scales, spatial_dims: int) -> None:
+        super().__init__()
+        self.scales, self.spatial_dims = scales, spatial_dims
+        ratios = [scales.integer_ratio(k) or scales.ratio(k) for k in range(len(scales))]
+        self.fix({f"filter{k}": _shrinking_filter(ratio) for k, ratio in enumerate(ratios)}, torch.empty(0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([images, *(self._filtered(images, k) for k in range(1, len(self.scales)))])
+
+    def _filtered(self, images: Tensor, k: int) -> Tensor:
+        weights = self.get_buffer(f"filter{k}").to(images)
+        channels, reach = images.shape[1], len(weights) // 2
+        for axis in range(self.spatial_dims):
+            after = self.spatial_dims - 1 - axis
+            pads = [0, 0] * after + [reach, reach] + [0, 0] * axis
+            shape = [1] * axis + [len(weights)] + [1] * after
+            kernel = weights.reshape(1, 1, *shape).expand(channels, 1, *shape)
+            images = CONVOLUTION[self.spatial_dims](F.pad(images, pads, "replicate"), kernel, groups=channels)
+        return images
+
+    def extra_repr(self) -> str:
+        return f"{self.scales!r}"
+
+
+def _shrinking_filter(ratio: float) -> Tensor:
+    """The filter by which `resample` shrinks an image along an axis with antialiasing, around a pixel."""
+    if ratio == 1:
+        return torch.ones(1, dtype=torch.float64)
+    reach = kernel_reach(ratio, "cubic", True)
+    middle = torch.zeros(1, dtype=torch.float64)
+    return kernel_weights(middle, torch.arange(-reach, reach + 1), ratio, "cubic", True)[0]
 
 
 class MeanPool(nn.Module):
@@ -312,13 +358,15 @@ class _Placed(NamedTuple):
 
 
 @lru_cache(maxsize=64)  # networks have many kernels and few sizes
-def _placed(kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales) -> tuple[_Placed, ...]:
+def _placed(
+    kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales, antialias: bool
+) -> tuple[_Placed, ...]:
     """The pixels of a kernel at every scale: dilated where the ratio is an integer, the discrete basis elsewhere."""
     with torch.inference_mode(False):  # what is cached is for everyone
-        return tuple(_laid(kernel_size, dilation, scales))
+        return tuple(_laid(kernel_size, dilation, scales, antialias))
 
 
-def _laid(kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales) -> list[_Placed]:
+def _laid(kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales, antialias: bool) -> list[_Placed]:
     reach = [step * (side - 1) for side, step in zip(kernel_size, dilation, strict=True)]
     steps = [step if side > 1 else 1 for side, step in zip(kernel_size, dilation, strict=True)]
     placed: list[_Placed] = []
@@ -333,23 +381,25 @@ def _laid(kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scale
             after = [(side - 1) * factor - b for side, factor, b in zip(kernel_size, factors, before, strict=True)]
             placed.append(_Placed(None, k, tuple(factors), tuple(before), tuple(after)))
         else:
-            solved = solved or _enlarged(kernel_size, dilation, scales)
+            solved = solved or _enlarged(kernel_size, dilation, scales, antialias)
             placed.append(solved[k])
     return placed
 
 
-def _enlarged(kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales) -> list[_Placed]:
+def _enlarged(
+    kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales, antialias: bool
+) -> list[_Placed]:
     """The discrete basis of a kernel: the optimum for cubes, else the products of those along the axes."""
     dims, side, step = len(kernel_size), kernel_size[0], dilation[0]
     whole = step * (side - 1) + 1
     if len(set(zip(kernel_size, dilation, strict=True))) == 1 and (dims == 1 or whole <= _DENSE_SIDE):
-        basis = DiscreteBasis(whole, scales, spatial_dims=dims)
+        basis = DiscreteBasis(whole, scales, spatial_dims=dims, antialias=antialias)
         chosen = torch.arange(whole**dims).reshape([whole] * dims)[(slice(None, None, step),) * dims].flatten()
         return [
             _Placed(one.functions[chosen], source, *((number,) * dims for number in (one.dilation, *one.reach)))
             for one, source in zip(basis.stencils, basis.sources, strict=True)
         ]
-    axes = [_enlarged((side,), (step,), scales) for side, step in zip(kernel_size, dilation, strict=True)]
+    axes = [_enlarged((side,), (step,), scales, antialias) for side, step in zip(kernel_size, dilation, strict=True)]
     return [
         _Placed(
             _product([one.functions for one in parts if one.functions is not None]),
