@@ -268,6 +268,7 @@ def test_options_reach_the_conversion(monkeypatch):
         "scale_extent": 2,
         "pooling": "average",
         "downsampling": "centred",
+        "antialias": True,
     }
     create_model("resnet18/disco", classes=3, scales=(1, 3), **options)
     ((net, scales), given) = calls.pop()
