@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from .basis import Basis
 from .files import check_writable, written_atomically
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _FORMATS = (".png", ".svg", ".pdf")
 _SHOWN = 9  # functions of a basis that a picture shows at most
+_FIELD = "plasma"  # sequential and never grey, which is what has no confidence
+_SURE = 0.25  # confidence from which a field shows in full colour
+_OPAQUE = 0.7  # part of the colour there, the rest is the photograph
+_WIDTH = 9.0  # inches of a figure with a field
 
 
 def plot_basis(basis: Basis) -> Figure:
@@ -299,6 +304,50 @@ def plot_sizes(videos: Mapping[str, Mapping[str, Sequence[float]]], truth: str, 
             axis.get_legend().remove()
     panels[0].set(ylabel="size over the first frame, octaves")
     return figure
+
+
+def plot_field(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float, title: str = "") -> Figure:
+    """A photograph, and beside it how large things look in it, with a bar in octaves; grey where there is no telling.
+
+    Args:
+        image: uint8 [3, H, W] in RGB.
+        octaves: The scale field, [H, W].
+        confidence: From 0 to 1, [H, W].
+        limit: Octaves at the ends of the bar.
+        title: Of the figure.
+    """
+    figure_class = _figure_class()
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    _, height, width = image.shape
+    tall = min(max(0.44 * _WIDTH * height / width, 1.5), 9.0)
+    figure = figure_class(figsize=(_WIDTH, tall + 0.8), layout="constrained")
+    panels = figure.subplots(1, 2)
+    pictures = (image, overlay(image, octaves, confidence, limit))
+    names = ("photograph", "how large things look (grey: cannot tell)")
+    for axis, picture, name in zip(panels, pictures, names, strict=True):
+        axis.imshow(picture.permute(1, 2, 0).numpy())
+        axis.set(xticks=[], yticks=[])
+        axis.set_title(name, fontsize=10)
+    colours = ScalarMappable(Normalize(-limit, limit), _FIELD)
+    bar = figure.colorbar(colours, ax=panels[1], extend="both", shrink=0.9)
+    bar.set_label("octaves: larger is nearer", fontsize=9)
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def overlay(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float) -> Tensor:
+    """A photograph in grey with its scale field in colour over it, uint8 [3, H, W]; the arguments of `plot_field`."""
+    _figure_class()
+    from matplotlib import colormaps
+
+    places = (octaves / (2 * limit) + 0.5).clamp(0, 1)
+    colours = torch.from_numpy(colormaps[_FIELD](places.numpy())[..., :3]).permute(2, 0, 1).float() * 255
+    grey = (image.float() * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(0)
+    share = _OPAQUE * (confidence / _SURE).clamp(0, 1)
+    return (grey + share * (colours - grey)).round().clamp(0, 255).to(torch.uint8)
 
 
 def _finish(axis: Any) -> None:

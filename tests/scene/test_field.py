@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale_disco.scene import field as field_module
-from scale_disco.scene.field import Field, cell_field, enlarged, scale_field, weighted_quantile
+from scale_disco.scene.field import Field, cell_field, enlarged, extent, scale_field, weighted_quantile
 from tests.scene.estimators import Waves, chirp
 
 
@@ -125,6 +125,14 @@ def test_quantiles_of_weights():
     values, weights = torch.tensor([5.0, 1.0, 3.0]), torch.tensor([0.0, 2.0, 2.0])
     assert [weighted_quantile(values, weights, part) for part in (0.0, 0.5, 0.9, 1.0)] == [1, 1, 3, 3]
     assert weighted_quantile(values, torch.zeros(3), 0.5) == 0
+
+
+def test_extent_follows_what_is_sure():
+    octaves, confidence = torch.linspace(-3, 3, 601), torch.zeros(601)
+    confidence[200:401] = 0.5  # from -1 to 1
+    assert extent(Field(octaves, confidence)) == pytest.approx(0.98, abs=0.02)
+    assert extent(Field(octaves / 100, confidence)) == 0.5
+    assert extent(Field(octaves, 0 * confidence)) == 0.5
 
 
 def test_answers_that_are_no_numbers_count_for_nothing():
