@@ -198,10 +198,10 @@ def _means(band: Tensor, wide: int, lefts: list[int]) -> Tensor:
 
 def _moments(image: Tensor, cell: int) -> Tensor:
     """Means over cells of the luminance and of its square, counted from its median: float64 [2, h, w] on the CPU."""
-    red, green, blue = image.cpu().double()
+    red, green, blue = image.cpu().float()
     luminance = 0.299 * red + 0.587 * green + 0.114 * blue
     luminance = luminance - luminance.median()  # an even image is exactly zero
-    return F.avg_pool2d(torch.stack([luminance, luminance.square()]), cell, ceil_mode=True)
+    return F.avg_pool2d(torch.stack([luminance, luminance.square()]), cell, ceil_mode=True).double()
 
 
 def _contrast(moments: Tensor) -> Tensor:

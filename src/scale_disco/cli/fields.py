@@ -1,0 +1,87 @@
+"""What `disco scene` writes of a picture or a video: names, files, and a note that says what they are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..files import write, written_atomically
+from ..scene.field import Field
+
+NUMBERS, _NOTE = (".npy", "-confidence.npy"), ".json"
+_FIGURES = {False: (".png", "-overlay.png"), True: (".mp4",)}  # of pictures, of videos
+
+
+class Job(NamedTuple):
+    """A picture or a video, and the name under which its files go into a folder."""
+
+    path: Path
+    out: Path
+    name: str
+    film: bool
+
+    def file(self, end: str) -> Path:
+        """One of its files."""
+        return self.out / f"{self.name}{end}"
+
+    def files(self, options: argparse.Namespace) -> list[Path]:
+        """Those that are wanted."""
+        return [self.file(end) for end in (*NUMBERS, *(() if options.no_figure else _FIGURES[self.film]))]
+
+    def all_files(self) -> list[Path]:
+        """Those that there may be."""
+        return [self.file(end) for end in (*NUMBERS, *_FIGURES[self.film], _NOTE)]
+
+    def note(self) -> dict[str, Any]:
+        """What an earlier call has written of its work, nothing if there was none or if it did not come that far."""
+        try:
+            note = json.loads(self.file(_NOTE).read_bytes())
+        except (FileNotFoundError, ValueError):  # a damaged one is as good as none
+            return {}
+        return note if isinstance(note, dict) else {}
+
+    def save(self, numbers: Field) -> None:
+        """The numbers; there is no note from now on until they are complete."""
+        self.file(_NOTE).unlink(missing_ok=True)
+        for end, values in zip(NUMBERS, numbers, strict=True):
+            with written_atomically(self.file(end)) as draft:
+                np.save(draft, values.numpy(), allow_pickle=False)
+
+    def conclude(self, row: dict[str, Any], mark: dict[str, Any]) -> None:
+        """The note, which comes last: what was done, and what that depends on."""
+        write(self.file(_NOTE), f"{json.dumps({**row, 'mark': mark}, indent=1)}\n".encode())
+
+    def keep(self, fields: list[Field], mark: dict[str, Any]) -> Field:
+        """Write the fields of frames so far, for a call that goes on after them; all in one, [T, h, w]."""
+        octaves, confidence = (torch.stack(part) for part in zip(*fields, strict=True))
+        self.save(Field(octaves, confidence))
+        self.conclude({"source": self.path.name, "complete": False}, mark)
+        return Field(octaves, confidence)
+
+    def kept(self) -> list[Field]:
+        """What `keep` wrote, frame by frame; nothing if it is gone."""
+        if not all(self.file(end).is_file() for end in NUMBERS):
+            return []
+        octaves, confidence = (torch.from_numpy(np.load(self.file(end), allow_pickle=False)) for end in NUMBERS)
+        return [Field(*pair) for pair in zip(octaves, confidence, strict=True)]
+
+
+def jobs_of(paths: list[Path], out: Path, film: bool) -> Iterator[Job]:
+    """Pictures or videos by names whose files no other has, of this call or of one before: the stem, if free."""
+    taken: set[str] = set()
+    for path in paths:
+        longer = f"{path.stem}-{path.suffix[1:]}"
+        for name in chain([path.stem, longer], (f"{longer}-{number}" for number in count(2))):
+            job = Job(path, out, name, film)
+            files = {file.name.casefold() for file in job.all_files()}
+            if not files & taken and job.note().get("source", path.name) == path.name:
+                taken |= files
+                yield job
+                break
