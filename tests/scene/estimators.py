@@ -40,7 +40,7 @@ class Waves(nn.Module):
     def _along(x: Tensor, down: Tensor, across: Tensor) -> Tensor:
         return F.conv2d(F.conv2d(x, down[None, None, :, None]), across[None, None, None])
 
-    def read(self, profiles: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, profiles: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         energy = profiles.mean(1)  # [N, S]
         shares = (energy / energy.sum(1, keepdim=True)) ** 4  # 0 / 0 where nothing is seen
         shares = shares / shares.sum(1, keepdim=True)

@@ -137,7 +137,7 @@ def test_extent_follows_what_is_sure():
 
 def test_answers_that_are_no_numbers_count_for_nothing():
     class Broken(Waves):
-        def read(self, profiles):
+        def read(self, profiles, weights=None):
             octaves, sharpness = super().read(profiles)
             octaves[::2], sharpness[1::4] = math.nan, math.inf
             return octaves, sharpness

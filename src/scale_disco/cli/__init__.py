@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import __version__
-from . import basis, bench, completion, data, equivariance, otb, quickstart, table, test, track, train
+from . import basis, bench, completion, data, equivariance, otb, quickstart, scene, table, test, track, train
 from .terminal import Parser, UsageError, manners
 
 # A new command joins by its module's name here.
@@ -23,6 +23,7 @@ _GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "kernels": (basis, equivariance, bench),
     "experiments": (data, train, test, table),
     "tracking": (track, otb),
+    "scenes": (scene,),
     "shell": (completion,),
 }
 

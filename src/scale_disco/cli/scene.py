@@ -83,13 +83,15 @@ def open_estimator(options: argparse.Namespace) -> Estimator:
     """The estimator that was chosen, on its device."""
     estimator: Any
     if options.run_folder is not None:
-        from ..training.evaluate import scene_estimator  # type: ignore[attr-defined, unused-ignore]
+        from ..training.evaluate import scene_estimator
 
         estimator = scene_estimator(options.run_folder, options.pretrained)
     else:
-        from ..models.scale_estimator import training_free  # type: ignore[attr-defined, import-not-found, unused-ignore]
+        from ..models.scale_estimator import create
 
-        estimator = training_free(options.pretrained)
+        if options.pretrained is None:
+            say("disco scene: the network has random weights; --pretrained gives it those of a ResNet-50")
+        estimator = create("shift", pretrained=options.pretrained)
     opened: Estimator = estimator.to(chosen_device(options)).eval()
     return opened
 

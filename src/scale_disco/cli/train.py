@@ -35,6 +35,7 @@ _EXAMPLES = """\
   disco train stl10 --model stl10/disco --recipe paper --root data --device cuda --precision bf16
   disco train stl10 --root my/pictures --format folder --depth 10 --width 1 --out runs/mine
   disco train tracker --root my/videos --pretrained resnet50.safetensors --out runs/tracker
+  disco train scene --root my/pictures --pretrained resnet50.safetensors --out runs/scene
 """
 
 # The options of every experiment; one of the same name has the same kind of value in all.
@@ -61,7 +62,9 @@ def add(commands: Any) -> None:
     """Add the command to the parser; options that are not given are not set, since a file or a run may hold them."""
     train = add_command(commands, "train", run, "train a network of the paper", _EXAMPLES)
     train.add_argument(
-        "experiment", choices=[*EXPERIMENTS], help="mnist-scale (Table 1), stl10 (Tables 2 and 3) or tracker (Table 4)"
+        "experiment",
+        choices=[*EXPERIMENTS],
+        help="mnist-scale (Table 1), stl10 (Tables 2 and 3), tracker (Table 4) or scene (Sec. 4.4)",
     )
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
     owners = {name: tuple(one for one, fields in _FIELDS.items() if name in fields) for name in _NAMES}
@@ -91,7 +94,14 @@ def add(commands: Any) -> None:
         help="keep the channels of a pixel side by side, faster on newer GPUs with --precision 16 or bf16",
         **unset,
     )
-    train.add_argument("--cache", type=Path, metavar="FILE", help="keep the decoded pictures of a folder here", **unset)
+    train.add_argument(
+        "--cache",
+        type=Path,
+        metavar="FILE",
+        help="keep the decoded pictures of a folder in this file; of scene: what the network sees, in this folder "
+        "(default: profiles beside the run)",
+        **unset,
+    )
     train.add_argument("--config", type=Path, metavar="FILE", help="read arguments from a YAML file")
     train.add_argument(
         "--print-config", "--print_config", action="store_true", help="print such a file for this call, and stop"
@@ -160,7 +170,7 @@ def run(options: argparse.Namespace) -> None:
         devices=given["devices"],
         nodes=given["nodes"],
         channels_last=given["channels_last"],
-        cache=given["cache"],
+        cache=given["cache"] or (settings.kept and out.parent / settings.kept) or None,
         say=say,
         bar=not (is_quiet() or options.json),
         reading=Progress("reading"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from . import digits, mnist, resnet, siamfc, stl10
+from . import digits, mnist, resnet, scale_estimator, siamfc, stl10
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     **{name: partial(build, augmented=False) for name, build in mnist.BUILDERS.items()},
@@ -17,6 +17,7 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     **stl10.BUILDERS,
     **resnet.BUILDERS,
     **siamfc.BUILDERS,
+    **scale_estimator.BUILDERS,
 }
 
 __all__ = ["create_model", "list_models"]
@@ -32,6 +33,7 @@ def create_model(name: str, **options: Any) -> nn.Module:
             `classes` and `dropout`, and those of `models.stl10.sesn` and `models.stl10.disco`. For residual networks
             those of `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`.
             For trackers `pretrained`, `sha256` and `pixels`, and those of `models.siamfc.disco`.
+            For scene geometry `backbone`, `pretrained` and `sha256`.
 
     Example:
         >>> import torch

@@ -227,6 +227,11 @@ def disco(
     )
 
 
+def is_stride_first(sha256: str) -> bool:
+    """Whether weights of a file with this checksum are known to mean the stride at the first 1x1 convolution."""
+    return any(first and sha256.startswith(start) for start, first in _STRIDE_FIRST.items())
+
+
 def _check_stride(name: str, whose: str, needed: bool, stride_first: bool) -> None:
     """Refuse known weights in a network with the stride elsewhere: they would load and give wrong features."""
     if name == "resnet50" and needed != stride_first:

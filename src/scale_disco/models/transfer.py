@@ -48,7 +48,7 @@ def transfer(features: nn.Module, checkpoint: Checkpoint, who: str, pixels: str 
     given = {_placed(name) if resnet else name: tensor for name, tensor in plain.items() if not _ELSEWHERE.search(name)}
     normal = _normal(plain, pixels)
     if normal is None:
-        known = "caffe" if checkpoint.sha256 in _CAFFE else "imagenet" if resnet else "raw"
+        known = "caffe" if is_caffe(checkpoint.sha256) else "imagenet" if resnet else "raw"
         pixels = pixels or known
         normal = dict(zip(("mean", "deviation"), map(torch.tensor, PIXELS[pixels]), strict=True))
         if pixels == "caffe" and "conv1.weight" in given:
@@ -61,6 +61,11 @@ def transfer(features: nn.Module, checkpoint: Checkpoint, who: str, pixels: str 
             given.setdefault(note := f"{name}._extra_state", own[note])
     load_weights(features, checkpoint._replace(tensors=given), who)
     return normal | {name: plain[name] for name in ("gain", "offset") if name in plain}
+
+
+def is_caffe(sha256: str) -> bool:
+    """Whether weights of a file with this checksum are known to mean Caffe's pixels, in the order BGR."""
+    return sha256 in _CAFFE
 
 
 def _placed(name: str) -> str:

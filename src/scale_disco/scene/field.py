@@ -34,8 +34,9 @@ class Estimator(Protocol):
     def maps(self, images: Tensor) -> Tensor:
         """Features of images [B, 3, H, W] in RGB from 0 to 255: [B, C, S, h, w], with h = ceil(H / cell)."""
 
-    def read(self, profiles: Tensor) -> tuple[Tensor, Tensor]:
-        """From means of maps over windows [N, C, S]: octaves [N] up to a constant, and how sharp they are, 0 to 1."""
+    def read(self, profiles: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """From means of maps over all windows of an image [N, C, S]: octaves [N] up to a constant, and how sharp they
+        are, 0 to 1. Windows of more weight [N] have more contrast."""
 
 
 class Field(NamedTuple):
@@ -90,12 +91,19 @@ def cell_field(
     high, wide = min(side, rows), min(side, columns)
     lefts = _places(columns, wide, stride)
     moments = _moments(image, estimator.cell)
-    blend = _Blend(rows, columns, high, wide)
+    tops = _places(rows, high, stride)
+    profiles, contrast = [], []
     with torch.no_grad():
-        for top, band in _bands(_strips(estimator, image, progress), _places(rows, high, stride), high):
-            octaves, sharpness = estimator.read(_means(band, wide, lefts).permute(2, 0, 1))
-            contrast = _contrast(_means(moments[:, None, top : top + high], wide, lefts)[:, 0])
-            blend.add(top, lefts, octaves.double().cpu(), contrast * sharpness.double().cpu().clamp(0, 1))
+        for top, band in _bands(_strips(estimator, image, progress), tops, high):
+            profiles.append(_means(band, wide, lefts).permute(2, 0, 1))
+            contrast.append(_contrast(_means(moments[:, None, top : top + high], wide, lefts)[:, 0]))
+        sure = torch.cat(contrast)
+        octaves, sharpness = estimator.read(torch.cat(profiles), sure)
+    confidence = sure * sharpness.double().cpu().clamp(0, 1)
+    blend = _Blend(rows, columns, high, wide)
+    parts = [torch.split(values, len(lefts)) for values in (octaves.double().cpu(), confidence)]
+    for top, some, trust in zip(tops, *parts, strict=True):
+        blend.add(top, lefts, some, trust)
     return blend.field()
 
 

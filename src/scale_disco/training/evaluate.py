@@ -17,9 +17,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from ..files import reason, write
+from ..models.readout import Readout
+from ..models.scale_estimator import ScaleEstimator
 from ..report import machine, today, versions
 from .batches import Labelled, at_a_time
 from .record import ANSWERS, BEST, LAST, TESTED, read_checkpoint, read_record, read_tested, settings_of
+from .scene import Scene
 from .settings import Bin, Exam, Progress
 
 _CHUNK = 125  # images at a time, at most
@@ -129,6 +132,22 @@ def trained(run: Path, checkpoint: str | None = None) -> nn.Module:
     except Exception as error:  # whatever a foreign file makes readers and load_state_dict raise
         raise ValueError(f"{path}: damaged, or not of {settings.model} ({reason(error)})") from error
     return network.eval().requires_grad_(False)
+
+
+def scene_estimator(run: Path, pretrained: str | None = None) -> ScaleEstimator:
+    """The estimator of a run of `disco train scene`, ready for use.
+
+    Args:
+        run: Folder of the run.
+        pretrained: Weights of its network, which must be those that it was trained with; by default where they were.
+    """
+    record = read_record(run)
+    settings = settings_of(record)
+    if not isinstance(settings, Scene):
+        raise ValueError(f"{run} is a run of {settings.experiment}, not of scene")
+    readout = trained(run)
+    assert isinstance(readout, Readout)
+    return settings.estimator(readout, record["facts"], pretrained)
 
 
 def _weights(run: Path, checkpoint: str) -> Path:

@@ -31,6 +31,7 @@ from ..files import locked, make_folder, reason, write, written_atomically
 from ..report import machine, versions
 from .batches import Batch, evaluation_batches, training_batches
 from .classifier import Classifier, Learner
+from .contrast import Contrast
 from .matcher import Matcher
 from .recipe import Recipe
 from .record import (
@@ -46,7 +47,7 @@ from .record import (
 )
 from .settings import Lesson, Progress, Settings
 
-LEARNERS: dict[str, type[Learner]] = {"classifier": Classifier, "matcher": Matcher}
+LEARNERS: dict[str, type[Learner]] = {"classifier": Classifier, "matcher": Matcher, "contrast": Contrast}
 _PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}  # in Lightning's words
 
 

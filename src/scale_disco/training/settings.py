@@ -72,6 +72,7 @@ class Settings(ABC):
     facts: ClassVar[Mapping[str, type]] = {}  # about data and start, with the kinds of their values
     learner: ClassVar[str] = "classifier"  # how the network learns, one of `run.LEARNERS`
     test: ClassVar[str] = "disco test RUN"  # the command that tests a run
+    kept: ClassVar[str | None] = None  # folder beside runs for what takes long to see of the data, if there is such
 
     model: str
     recipe: str

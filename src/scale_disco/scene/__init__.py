@@ -1,0 +1,1 @@
+"""Scene geometry: how large things look, place by place of a photograph."""
