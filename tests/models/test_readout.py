@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scale_disco import Scales
-from scale_disco.models.readout import READOUTS, Equivariant, Matched, Shift
+from scale_disco.models.readout import READOUTS, Equivariant, Matched, Shift, _Sums
 
 SCALES = Scales.geometric(2**0.25, 9)
 CHANNELS = 6
@@ -89,7 +89,8 @@ def test_costs_are_variances_of_differences():
     """The sums of products against what they stand for."""
     torch.manual_seed(0)
     net, one, other = Shift(CHANNELS, SCALES), torch.rand(3, CHANNELS, 9), torch.rand(3, CHANNELS, 9)
-    costs = net._costs(one, other)
+    cross = torch.einsum("ncs,ncl->nsl", one, other)
+    costs = net._costs(_Sums.of(one), _Sums.of(other), cross)
     for number, shift in enumerate(net.shifts.tolist()):
         places = [k for k in range(9) if 0 <= k - shift <= 8]
         low = [int(k - shift // 1) - (1 if shift % 1 else 0) for k in places]

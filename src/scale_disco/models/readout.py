@@ -14,7 +14,6 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..scales import Scales
@@ -24,8 +23,13 @@ _EMBEDDED = 64
 _DROPPED = 0.3
 _PARTS = 4  # shifts that are tried from a scale to the next
 _COMMON = 3  # scales that two profiles must have in common
-_ROUNDS = 6  # of aligning profiles with their mean
-_NEEDED = 0.02  # part of the weights that a place of the mean profile needs
+_ANCHORS = 256  # profiles of a picture that all others are compared with
+_AT_ONCE = 64  # profiles that are compared with them at a time
+_SURE = 0.1  # part of the largest weight that makes a profile one of them
+_ALIKE = 0.1  # part of all pairs that are alike
+_ROUNDS = 10  # in which what is far off counts less and less
+_CLOSE = 0.1  # octaves below which it counts in full
+_APART = 0.5  # octaves between votes that make an answer half as sharp
 _SHARPNESS = 20.0  # of the softmax over shifts, to begin with
 _LEAST = 1e-6
 
@@ -173,86 +177,128 @@ class Equivariant(Absolute):
 class Shift(Readout):
     """By how far profiles must be shifted along the axis to look like others. Needs no training.
 
-    Those of one picture are all compared with their mean, which is taken anew when they have been shifted, and again.
-    A difference of all channels and scales together, as a brighter picture makes, does not count.
+    Every profile of a picture is compared with many others of it, each of which says how much larger it looks. Those
+    that it resembles count more than others, so that a road is compared with the road and a tree with trees. A
+    difference of all channels and scales together, as a brighter picture makes, does not count.
     """
 
     shifts: Tensor  # [M], in steps of the scales
-    reads: Tensor  # [M, S, L], how profiles that are shifted read an axis that goes on at both ends
+    reads: Tensor  # [M, S, S], how a scale of a shifted profile reads those of another; rows without one are zero
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__(channels, scales)
         count = len(scales)
-        self.most = count - _COMMON
-        shifts = torch.arange(-self.most * _PARTS, self.most * _PARTS + 1) / _PARTS
-        places = torch.arange(count) - shifts[:, None] + self.most
+        shifts = torch.arange(-(count - _COMMON) * _PARTS, (count - _COMMON) * _PARTS + 1) / _PARTS
+        places = torch.arange(count) - shifts[:, None]
+        inside = (places >= 0) & (places <= count - 1)
+        hats = (1 - (places[:, :, None] - torch.arange(count)).abs()).clamp_min(0)
         self.register_buffer("shifts", shifts, persistent=False)
-        self.register_buffer("reads", _hats(places, count + 2 * self.most), persistent=False)
+        self.register_buffer("reads", hats * inside[:, :, None], persistent=False)
 
     def embed(self, profiles: Tensor) -> Tensor:
         """What is compared, [N, C, S] -> [N, C', S]."""
         return self.even(profiles)
 
     def answer(self, costs: Tensor) -> Tensor:
-        """Shifts in steps from the costs of all shifts [N, M]: the best, refined by a parabola."""
-        best = costs.argmin(1).clamp(1, costs.shape[1] - 2)
-        before, at, after = (costs.gather(1, (best + off)[:, None])[:, 0] for off in (-1, 0, 1))
+        """Shifts in steps from the costs of all shifts, [..., M] -> [...]: the best, refined by a parabola."""
+        best = costs.argmin(-1, keepdim=True).clamp(1, costs.shape[-1] - 2)
+        before, at, after = (costs.gather(-1, best + off) for off in (-1, 0, 1))
         off = (before - after) / (2 * (before - 2 * at + after)).clamp_min(_LEAST)
-        off = off.where(before.isfinite() & after.isfinite(), 0.0).clamp(-0.5, 0.5)
-        return self.shifts[best] + off / _PARTS
+        return (self.shifts[best] + off.clamp(-0.5, 0.5) / _PARTS)[..., 0]
 
     def compare(self, profiles: Tensor, others: Tensor) -> Tensor:
         one, other = self.embed(torch.cat([profiles, others])).chunk(2)
-        forth, back = (self.answer(self._costs(*both)) for both in ((one, other), (other, one)))
+        cross = torch.einsum("ncs,ncl->nsl", one, other)
+        forth = self.answer(self._costs(_Sums.of(one), _Sums.of(other), cross))
+        back = self.answer(self._costs(_Sums.of(other), _Sums.of(one), cross.mT))
         return self.step * (forth - back) / 2
 
     def read(self, profiles: Tensor, weights: Tensor | None = None) -> Reading:
         seen = self.embed(profiles)
-        weights = torch.ones_like(seen[:, 0, 0]) if weights is None else weights.to(seen)
-        moved = torch.zeros_like(weights)
-        for _ in range(_ROUNDS):
-            costs = self._costs(seen, *self._mean(seen, moved, weights))
-            moved = self.answer(costs)
-            moved = moved - (weights * moved).sum() / weights.sum().clamp_min(_LEAST)
-        possible = costs.isfinite()
-        usual = costs.where(possible, 0.0).sum(1) / possible.sum(1)
-        return Reading(self.step * moved, (1 - costs.amin(1) / (usual + _LEAST)).clamp(0, 1))
+        weights = seen.new_ones(len(seen)) if weights is None else weights.to(seen)
+        chosen = _spread(weights)
+        octaves, costs = self._against(seen[chosen], seen[chosen])
+        octaves = (octaves - octaves.T) / 2
+        like = costs + costs.T
+        usual = _LEAST + torch.quantile(like, _ALIKE)
+        trust = (-like / usual).exp() * weights[chosen] * weights[chosen, None]
+        solved = _solved(octaves, trust.fill_diagonal_(0))
+        votes, costs = self._against(seen, seen[chosen])
+        trust = (-2 * costs / usual).exp() * weights[chosen] + _LEAST
+        return Reading(*_agreed(votes + solved, trust))
 
-    def _costs(self, profiles: Tensor, others: Tensor, known: Tensor | None = None) -> Tensor:
-        """The variance of the difference of profiles from others, for every shift: [N, M].
+    def _against(self, seen: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """By how many octaves each looks larger than each other, and how much they differ all the same: [N, A] each."""
+        octaves, costs, sums = [], [], _Sums.of(others)
+        for some in torch.split(seen, _AT_ONCE):
+            cross = torch.einsum("ncs,acl->nasl", some, others)
+            found = self._costs(_Sums(*(part[:, None] for part in _Sums.of(some))), sums, cross)
+            octaves.append(self.step * self.answer(found))
+            costs.append(found.amin(-1))
+        return torch.cat(octaves), torch.cat(costs)
 
-        It is a sum of products of a scale of the one with a scale of the other, so that shifts cost next to nothing.
+    def _costs(self, one: _Sums, other: _Sums, cross: Tensor) -> Tensor:
+        """The variance of the difference of profiles from others, for every shift: [..., M].
+
+        It is made of products of a scale of the one with a scale of the other, so that shifts cost next to nothing.
 
         Args:
-            profiles: [N, C, S].
-            others: [N, C, S], or one for all on the longer axis, [1, C, L].
-            known: Which places of the longer axis others have, [L].
+            one: Of the profiles.
+            other: Of the others.
+            cross: Products of a scale of the one with a scale of the other, [..., S, S].
         """
-        length = self.reads.shape[2]
-        if known is None:
-            others = F.pad(others, (self.most, self.most))
-            known = F.pad(others.new_ones(length - 2 * self.most), (self.most, self.most)) > 0
-        inside = ~((self.reads > 0) & ~known).any(2)  # [M, S]
-        reads = self.reads * inside[:, :, None]
-        values = profiles.shape[1] * inside.sum(1)  # that are compared, [M]
-        each = inside.to(profiles).T
-        cross = torch.einsum("ncs,ncl->nsl", profiles, others.expand(len(profiles), -1, -1))
-        gram = torch.einsum("ncl,nck->nlk", others, others)
-        squares = profiles.square().sum(1) @ each - 2 * cross.flatten(1) @ reads.flatten(1).T
-        squares = squares + gram.flatten(1) @ torch.einsum("msl,msk->mlk", reads, reads).flatten(1).T
-        sums = profiles.sum(1) @ each - others.sum(1) @ reads.sum(1).T
-        least = values.clamp_min(1)
-        costs = (squares / least - (sums / least).square()).clamp_min(0)
-        return costs.masked_fill(values < _COMMON * profiles.shape[1], torch.inf)
+        inside = self.reads.sum(2).T  # [S, M], 0 or 1
+        both = torch.einsum("msl,msk->mlk", self.reads, self.reads)
+        squares = one.squares.diagonal(dim1=-2, dim2=-1) @ inside
+        squares = (
+            squares - 2 * cross.flatten(-2) @ self.reads.flatten(1).T + other.squares.flatten(-2) @ both.flatten(1).T
+        )
+        sums = one.values @ inside - other.values @ self.reads.sum(1).T
+        count = one.channels * inside.sum(0)
+        return (squares / count - (sums / count).square()).clamp_min(0)
 
-    def _mean(self, profiles: Tensor, moved: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean of profiles [N, C, S] shifted back, on the longer axis: [1, C, L], and which places it has, [L]."""
-        count, length = profiles.shape[2], self.reads.shape[2]
-        places = torch.arange(count, device=profiles.device) - moved[:, None] + self.most
-        shares = _hats(places, length) * weights[:, None, None]  # [N, S, L]
-        total = shares.sum((0, 1))
-        mean = torch.einsum("ncs,nsl->cl", profiles, shares) / total.clamp_min(_LEAST)
-        return mean[None], total > _NEEDED * weights.sum()
+
+class _Sums(NamedTuple):
+    """Over the channels of profiles: of values [..., S], of products of two scales [..., S, S], and how many."""
+
+    values: Tensor
+    squares: Tensor
+    channels: Tensor
+
+    @classmethod
+    def of(cls, profiles: Tensor) -> _Sums:
+        products = torch.einsum("ncs,nck->nsk", profiles, profiles)
+        return cls(profiles.sum(1), products, products.new_full((len(profiles), 1), profiles.shape[1]))
+
+
+def _spread(weights: Tensor) -> Tensor:
+    """Numbers of some profiles, spread evenly over all, those without weight left out if there are others."""
+    known = (weights > _SURE * weights.max()).nonzero()[:, 0]
+    known = known if len(known) > 1 else torch.arange(len(weights), device=weights.device)
+    places = torch.linspace(0, len(known) - 1, min(_ANCHORS, len(known)))
+    return known[places.round().long()]
+
+
+def _solved(octaves: Tensor, trust: Tensor) -> Tensor:
+    """Octaves [A] whose differences are nearest to given ones [A, A], of which some are far off; their mean is zero."""
+    weights, ones = trust.double(), torch.eye(len(trust), dtype=torch.float64, device=trust.device)
+    found = torch.zeros_like(weights[0])
+    steady = _LEAST * weights.sum(1).max().clamp_min(_LEAST)
+    for _ in range(_ROUNDS):
+        laplacian = weights.sum(1).diag() - weights
+        found = torch.linalg.solve(laplacian + steady * ones, (weights * octaves).sum(1))
+        weights = trust.double() / (found[:, None] - found - octaves).abs().clamp_min(_CLOSE)
+    return (found - found.mean()).to(octaves)
+
+
+def _agreed(votes: Tensor, trust: Tensor) -> tuple[Tensor, Tensor]:
+    """What votes [N, A] agree on, the more trusted the more, and how much they do, 0 to 1: [N] each."""
+    found = (votes * trust).sum(1) / trust.sum(1)
+    for _ in range(_ROUNDS):
+        weights = trust / (votes - found[:, None]).abs().clamp_min(_CLOSE)
+        found = (votes * weights).sum(1) / weights.sum(1)
+    apart = ((votes - found[:, None]).abs() * trust).sum(1) / trust.sum(1)
+    return found, 1 / (1 + (apart / _APART).square())
 
 
 class Matched(Shift):
@@ -270,14 +316,8 @@ class Matched(Shift):
 
     def answer(self, costs: Tensor) -> Tensor:
         """The mean of shifts, the more weighted the smaller their costs."""
-        possible = costs.isfinite()
-        usual = costs.where(possible, 0.0).sum(1, keepdim=True) / possible.sum(1, keepdim=True) + _LEAST
-        return (-self.sharp.exp() * costs / usual).softmax(1) @ self.shifts
-
-
-def _hats(places: Tensor, length: int) -> Tensor:
-    """How places between whole ones are made of the two next to them: [...] -> [..., length]."""
-    return (1 - (places[..., None] - torch.arange(length, device=places.device)).abs()).clamp_min(0)
+        usual = costs.mean(-1, keepdim=True) + _LEAST
+        return (-self.sharp.exp() * costs / usual).softmax(-1) @ self.shifts
 
 
 def _mlp(inputs: int, dropped: float = 0.0) -> nn.Sequential:

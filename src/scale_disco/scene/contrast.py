@@ -53,8 +53,12 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that is read when it is needed: uint8 [3, H, W]. `mark` is a checksum of where it is from."""
+    """A picture that is read when it is needed: uint8 [3, H, W]. `mark` is a checksum of what it is read from.
 
+    What is drawn for it depends on its number among those of the folder.
+    """
+
+    number: int
     name: str
     mark: str
     read: Callable[[], Tensor] = field(compare=False, repr=False)
@@ -104,17 +108,18 @@ def find(data: Path) -> list[Picture]:
     if any((folder / "train_X.bin").is_file() for folder in (data, data / stl10.FOLDER)):
         images = stl10.read_stl10(data).images
         return [
-            Picture(f"{number}", hashlib.sha256(image.tobytes()).hexdigest(), partial(_tensor, image))
+            Picture(number, f"{number}", hashlib.sha256(image.tobytes()).hexdigest(), partial(_tensor, image))
             for number, image in enumerate(images)
         ]
     paths = find_pictures(data, below=True)
     return [
         Picture(
+            number,
             path.relative_to(data).as_posix(),
             hashlib.sha256(path.read_bytes()).hexdigest(),
             partial(read_picture, path, _LONGEST),
         )
-        for path in paths
+        for number, path in enumerate(paths)
     ]
 
 
@@ -135,32 +140,32 @@ def read_copies(
     Args:
         network: That gives maps.
         pictures: Of which the copies are.
-        sizes: How they are drawn; depends on the number of a picture, not on the others.
+        sizes: How they are drawn.
         cache: Folder that keeps what was seen of every picture, so that it is there the next time.
         progress: Called with pictures done and pictures in all.
     """
     if cache is not None:
         make_folder(cache)
     found = []
-    for number, picture in enumerate(pictures):
-        found.append(_kept(network, picture, sizes, number, cache))
+    for picture in pictures:
+        found.append(_kept(network, picture, sizes, cache))
         if progress is not None:
-            progress(number + 1, len(pictures))
+            progress(len(found), len(pictures))
     return found
 
 
-def _kept(network: Network, picture: Picture, sizes: Sizes, number: int, cache: Path | None) -> Copies:
+def _kept(network: Network, picture: Picture, sizes: Sizes, cache: Path | None) -> Copies:
     """Copies of a picture from the cache, or seen and put there."""
     if cache is None:
-        return see_copies(network, picture.read(), sizes, number)
-    key = hashlib.sha256(repr((network.mark, picture.mark, sizes, number)).encode()).hexdigest()
+        return see_copies(network, picture.read(), sizes, picture.number)
+    key = hashlib.sha256(repr((network.mark, picture.mark, sizes, picture.number)).encode()).hexdigest()
     path = cache / f"copies-{key[:32]}.safetensors"
     if path.is_file():
         try:
             return Copies(**load_file(path))
         except Exception as error:  # whatever a damaged file makes safetensors raise
             raise ValueError(f"{path}: damaged; delete it to see the picture anew ({reason(error)})") from error
-    copies = see_copies(network, picture.read(), sizes, number)
+    copies = see_copies(network, picture.read(), sizes, picture.number)
     write(path, save(copies._asdict()))
     return copies
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _BUDGET = 600_000  # pixels that go through the network at a time, where strips of the picture allow it
-_FLOOR = 6.0  # deviation of the luminance, of 255, at which an answer counts half
+_FLOOR = 6.0  # deviation of the luminance from its local mean, of 255, at which an answer counts half
 _LEAST = 1e-3  # weight of a window without confidence, so that places with no other have an answer
 
 Progress = Callable[[int, int], None]
@@ -60,7 +60,7 @@ def scale_field(
     """The scale field of an image uint8 or float [3, H, W] in RGB from 0 to 255, of its size, on the CPU.
 
     The network sees the whole image, in strips where it is large; a read-out is made from means over windows, which
-    overlap and are blended by Hann weights and their confidence. That is a product: contrast of the luminance in the
+    overlap and are blended by Hann weights and their confidence. That is a product: contrast of the detail in the
     window, against noise; and how sharp the answer is along the scale axis. The median of octaves, weighted by
     confidence, is zero; without any confidence, as in an empty sky, all are.
 
@@ -90,13 +90,13 @@ def cell_field(
     rows, columns = (math.ceil(length / estimator.cell) for length in image.shape[1:])
     high, wide = min(side, rows), min(side, columns)
     lefts = _places(columns, wide, stride)
-    moments = _moments(image, estimator.cell)
+    detail = _detail(image, estimator.cell)[None, None]
     tops = _places(rows, high, stride)
     profiles, contrast = [], []
     with torch.no_grad():
         for top, band in _bands(_strips(estimator, image, progress), tops, high):
             profiles.append(_means(band, wide, lefts).permute(2, 0, 1))
-            contrast.append(_contrast(_means(moments[:, None, top : top + high], wide, lefts)[:, 0]))
+            contrast.append(_contrast(_means(detail[:, :, top : top + high], wide, lefts)[0, 0]))
         sure = torch.cat(contrast)
         octaves, sharpness = estimator.read(torch.cat(profiles), sure)
     confidence = sure * sharpness.double().cpu().clamp(0, 1)
@@ -204,18 +204,18 @@ def _means(band: Tensor, wide: int, lefts: list[int]) -> Tensor:
     return band.mean(2).unfold(-1, wide, 1)[:, :, lefts].mean(-1)
 
 
-def _moments(image: Tensor, cell: int) -> Tensor:
-    """Means over cells of the luminance and of its square, counted from its median: float64 [2, h, w] on the CPU."""
+def _detail(image: Tensor, cell: int) -> Tensor:
+    """Mean squares over cells of what the luminance has beside its local mean: float64 [h, w] on the CPU."""
     red, green, blue = image.cpu().float()
-    luminance = 0.299 * red + 0.587 * green + 0.114 * blue
+    luminance = (0.299 * red + 0.587 * green + 0.114 * blue)[None]
     luminance = luminance - luminance.median()  # an even image is exactly zero
-    return F.avg_pool2d(torch.stack([luminance, luminance.square()]), cell, ceil_mode=True).double()
+    around = F.avg_pool2d(luminance, 2 * cell + 1, 1, cell, count_include_pad=False)
+    return F.avg_pool2d((luminance - around).square(), cell, ceil_mode=True)[0].double()
 
 
-def _contrast(moments: Tensor) -> Tensor:
-    """From 0 for an even window to 1, by the two moments of its luminance, [2, N]."""
-    variance = (moments[1] - moments[0].square()).clamp(min=0)
-    return variance / (variance + _FLOOR**2)
+def _contrast(squares: Tensor) -> Tensor:
+    """From 0 for an even window to 1, by the mean squares of its detail, [N]."""
+    return squares / (squares + _FLOOR**2)
 
 
 class _Blend:
