@@ -306,6 +306,36 @@ def plot_sizes(videos: Mapping[str, Mapping[str, Sequence[float]]], truth: str, 
     return figure
 
 
+def plot_readouts(
+    curves: Mapping[str, Sequence[tuple[float, float]]], ranks: Mapping[str, Mapping[str, Sequence[float]]]
+) -> Figure:
+    """Predicted over true octaves, and how well fields of scenes are ranked; a panel for each that there is.
+
+    Args:
+        curves: By estimator, means of true and predicted octaves.
+        ranks: By kind of scene and estimator, the rank correlation in every picture.
+    """
+    panels = [*(["ratio"] if curves else []), *ranks]
+    figure = _figure_class()(figsize=(4.8 * len(panels), 4.2), layout="constrained")
+    for axis, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        if panel in ranks:
+            names = list(ranks[panel])[::-1]
+            axis.boxplot([ranks[panel][name] for name in names], orientation="horizontal", widths=0.6)
+            axis.set_yticks(range(1, len(names) + 1), names, fontsize=8)
+            axis.axvline(0, color="black", lw=0.8, alpha=0.5)
+            axis.set(xlim=(-1, 1), xticks=[-1, -0.5, 0, 0.5, 1], xlabel="rank correlation in a picture")
+            axis.set_title(panel, fontsize=10)
+        else:
+            for name, points in curves.items():
+                axis.plot(*zip(*points, strict=True), marker=".", lw=1.2, label=name)
+            ends = [true for true, _ in next(iter(curves.values()))]
+            axis.plot([min(ends), max(ends)], [min(ends), max(ends)], color="black", lw=3, alpha=0.25, label="truth")
+            axis.set(xlabel="true octaves between two copies", ylabel="predicted octaves, mean")
+            axis.set_title("resized copies", fontsize=10)
+        _finish(axis)
+    return figure
+
+
 def plot_field(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float, title: str = "") -> Figure:
     """A photograph, and beside it how large things look in it, with a bar in octaves; grey where there is no telling.
 

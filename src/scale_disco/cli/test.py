@@ -1,4 +1,7 @@
-"""`disco test`: the error of a trained network, over the scale of images and outside the training range."""
+"""`disco test`: the error of a trained network, over the scale of images and outside the training range.
+
+What comes after `disco test scene` is in `cli.scene_test`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from ..files import check_writable
 from ..plots import Range, check_picture, plot_error_over_scale, save_figure
 from ..report import deviation, table
+from . import scene_test
 from .terminal import (
     Progress,
     add_command,
@@ -26,28 +30,46 @@ _EXAMPLES = """\
   disco test runs/mnist-disco-0-fast-0
   disco test runs/mnist-disco-0-fast-0 --plot scales.png --out scales.md
   disco test runs/stl10-disco-16-8-paper-0 --device cuda
+  disco test scene --planes 40 --pretrained resnet50.safetensors
+  disco test scene runs/scene-* --data photographs --planes 40 --depth depth --cache seen --out scene.md
+
+`disco test scene` measures how well scale estimators tell how large things look, all in one table: those of runs of
+`disco train scene`, and others that need no training. Pictures go once through each network. What it saw of them is
+kept in --cache, so that after Ctrl-C the same call goes on where it was.
 """
+
+_OUTSIDE = 2000
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     test = add_command(commands, "test", run, "error of a trained network, also over the scale of images", _EXAMPLES)
-    test.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run of `disco train`")
+    runs = test.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="folder of a run of `disco train`; or scene, and none or some such folders",
+    )
+    suggest(runs, ["scene"], folders=True)
     test.add_argument(
-        "--data", "--root", type=Path, metavar="DIR", help="folder of the data (default: where the run had them)"
+        "--data",
+        "--root",
+        type=Path,
+        metavar="DIR",
+        help="folder of the data (default: where the run had them; of scene: none)",
     )
     checkpoint = test.add_argument(
         "--checkpoint", help="weights: best on validation or last (default: those that the recipe names)"
     )
     suggest(checkpoint, ["best", "last"])
-    test.add_argument("--limit", type=int, metavar="N", help="test images at most (default: all)")
+    test.add_argument("--limit", type=int, metavar="N", help="images of --data at most (default: all)")
     test.add_argument(
         "--outside",
         type=int,
-        default=2000,
         metavar="N",
-        help="images at most in each set of other scales than those in training (default 2000)",
+        help=f"images at most in each set of other scales than those in training (default {_OUTSIDE})",
     )
+    scene_test.add(test)
     add_device(test)
     add_report(test)
     add_plot(test, "the error over the scale")
@@ -55,27 +77,41 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print and draw."""
-    from ..training import EXPERIMENTS
-    from ..training.evaluate import bins_of, evaluate
-    from ..training.settings import span
-
     if options.plot:
         check_picture(options.plot)
     if options.out:
         check_writable(options.out)
-    device = chosen_device(options)
+    chosen_device(options)
     for name, least in (("limit", 1), ("outside", 0)):
         value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"--{name} must be at least {least}, got {value}")
+    scene = options.runs[0] == "scene"
+    for name in ("checkpoint", "outside") if scene else scene_test.OPTIONS:
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name} is {'not ' if scene else ''}of disco test scene")
+    if scene:
+        scene_test.run(options)
+    else:
+        _classify(options)
+
+
+def _classify(options: argparse.Namespace) -> None:
+    """Test a network that tells classes."""
+    from ..training import EXPERIMENTS
+    from ..training.evaluate import bins_of, evaluate
+    from ..training.settings import span
+
+    if len(options.runs) > 1:
+        raise ValueError(f"expected one RUN, got {len(options.runs)}; disco test scene takes several")
     with Progress("testing") as progress:
         result = evaluate(
-            options.run_folder,
+            Path(options.runs[0]),
             data=options.data,
             checkpoint=options.checkpoint,
             limit=options.limit,
-            outside=options.outside,
-            device=device,
+            outside=_OUTSIDE if options.outside is None else options.outside,
+            device=chosen_device(options),
             progress=progress,
         )
     if result["not recorded"]:
