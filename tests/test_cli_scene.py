@@ -444,6 +444,6 @@ def test_tensors_go_to_the_device(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(terminal, "devices", lambda: ["cpu", "meta"])
     monkeypatch.setattr(cli_scene, "open_estimator", lambda options: Watching())
-    monkeypatch.setattr("scale_disco.scene.field._moments", lambda image, cell: torch.zeros(2, 9, 12).double())
+    monkeypatch.setattr("scale_disco.scene.field._detail", lambda image, cell: torch.zeros(9, 12).double())
     scene(capsys, write_picture(tmp_path / "a.png"), "--device", "meta", "--out", tmp_path / "out", "--no-figure")
     assert seen == ["meta"]

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _BUDGET = 600_000  # pixels that go through the network at a time, where strips of the picture allow it
-_FLOOR = 6.0  # deviation of the luminance from its local mean, of 255, at which an answer counts half
+_FLOOR = 4.0  # deviation of the luminance from its local mean, of 255, at which an answer counts half
+_NEAR = 2  # cells around a cell that must have some detail, too
 _LEAST = 1e-3  # weight of a window without confidence, so that places with no other have an answer
 
 Progress = Callable[[int, int], None]
@@ -61,7 +62,8 @@ def scale_field(
 
     The network sees the whole image, in strips where it is large; a read-out is made from means over windows, which
     overlap and are blended by Hann weights and their confidence. That is a product: contrast of the detail in the
-    window, against noise; and how sharp the answer is along the scale axis. The median of octaves, weighted by
+    window, against noise; and how sharp the answer is along the scale axis. Places without detail around them have no
+    more confidence than that. The median of octaves, weighted by
     confidence, is zero; without any confidence, as in an empty sky, all are.
 
     Args:
@@ -104,7 +106,8 @@ def cell_field(
     parts = [torch.split(values, len(lefts)) for values in (octaves.double().cpu(), confidence)]
     for top, some, trust in zip(tops, *parts, strict=True):
         blend.add(top, lefts, some, trust)
-    return blend.field()
+    field = blend.field()
+    return field._replace(confidence=torch.minimum(field.confidence, _nearby(detail[0, 0])))
 
 
 def enlarged(field: Field, cell: int, size: tuple[int, int]) -> Field:
@@ -211,6 +214,12 @@ def _detail(image: Tensor, cell: int) -> Tensor:
     luminance = luminance - luminance.median()  # an even image is exactly zero
     around = F.avg_pool2d(luminance, 2 * cell + 1, 1, cell, count_include_pad=False)
     return F.avg_pool2d((luminance - around).square(), cell, ceil_mode=True)[0].double()
+
+
+def _nearby(detail: Tensor) -> Tensor:
+    """The contrast around every cell [h, w], so that a sky next to trees, in windows with them, is still a sky."""
+    around = F.avg_pool2d(detail[None], 2 * _NEAR + 1, 1, _NEAR, count_include_pad=False)[0]
+    return _contrast(around).float()
 
 
 def _contrast(squares: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class Scene(Settings):
     test = "disco test scene RUN"
     kept = "profiles"
 
-    model: str = setting("scene/matched", f"read-out: {', '.join(_MODELS)}")
+    model: str = setting("scene/equivariant", f"read-out: {', '.join(_MODELS)}")
     backbone: str = setting("shift", f"frozen network: {', '.join(BACKBONES)}")
     pretrained: str | None = setting(None, "weights of a ResNet-50: a file, torchvision or timm")
     loss: str = setting("log", "of ratios (ratio, the paper's) or of their logarithms (log)")

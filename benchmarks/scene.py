@@ -1,0 +1,172 @@
+"""How well maps of a frozen network move along the scales, stage by stage, and what a scale field costs.
+
+Prints tables for results/scene.md; those of the read-outs are made by `disco test scene`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scale_disco import Scales, resample, to_scale_equivariant
+from scale_disco.files import written_atomically
+from scale_disco.models.resnet import cnn, is_stride_first
+from scale_disco.models.scale_estimator import SCALES, Backbone, Stages, create
+from scale_disco.models.transfer import is_caffe
+from scale_disco.models.weights import read_checkpoint
+from scale_disco.report import provenance, table
+from scale_disco.scene.field import scale_field
+from scale_disco.scene.pictures import find_pictures, read_picture
+
+CHOICES = {
+    "as-is: the plain conversion": {},
+    "max pools that grow": {"pooling": "growing"},
+    "stencils and images for shrinking with a filter": {"antialias": True},
+    "both (the backbone `shift`)": {"pooling": "growing", "antialias": True},
+}
+STEPS = (1, 2, 3, 4)  # of the scales, a quarter of an octave each
+GRID = (3, 4)  # windows of a picture
+
+
+class Taps(torch.nn.Module):
+    """Maps after the first pool, the first stage and the second."""
+
+    def __init__(self, stages: Any) -> None:
+        super().__init__()
+        self.stages = stages
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        stages = self.stages
+        pooled = stages.maxpool(stages.relu(stages.bn1(stages.conv1(x))))
+        first = stages.layer1(pooled)
+        return pooled, first, stages.layer2(first)
+
+
+def taps(pretrained: str, **options: Any) -> torch.nn.Module:
+    """The stages of the backbone before its conversion, converted with these options."""
+    first = is_stride_first(read_checkpoint(pretrained).sha256)
+    plain = Taps(Stages(cnn("resnet50", pretrained=pretrained, stride_first=first))).eval().requires_grad_(False)
+    for part in plain.modules():
+        if isinstance(part, torch.nn.Conv2d):
+            part.padding_mode = "reflect" if part.kernel_size[0] > 1 else "zeros"
+    return to_scale_equivariant(plain, SCALES, example=torch.zeros(1, 3, 64, 64), project=None, **options)
+
+
+def windows(net: torch.nn.Module, normal: Backbone, image: Tensor) -> list[Tensor]:
+    """Means of maps over windows of an image, [N, C, S] for every tap."""
+    x = (image - normal.mean) / normal.deviation
+    if is_caffe(str(normal.sha256)):
+        x = x.flip(1)  # its weights, as they are in the file, see BGR
+    with torch.inference_mode():
+        maps = net(x)
+    count = len(SCALES)
+    return [
+        F.adaptive_avg_pool2d(one[0].transpose(0, 1), GRID).permute(2, 3, 1, 0).reshape(-1, one.shape[1], count)
+        for one in maps
+    ]
+
+
+def shift_errors(net: torch.nn.Module, normal: Backbone, images: list[Tensor]) -> list[list[float]]:
+    """For every tap and step: how far profiles are from those of the shrunk image, in deviations of a channel."""
+    errors: list[list[list[float]]] = [[[] for _ in STEPS] for _ in range(3)]
+    for image in images:
+        whole = windows(net, normal, image)
+        for column, step in enumerate(STEPS):
+            small = windows(net, normal, resample(image, SCALES[0] / SCALES[step], antialias=True))
+            for tap, (large, little) in enumerate(zip(whole, small, strict=True)):
+                deviation = large.std(0).mean(1, keepdim=True) + 1e-6
+                off = (little[..., : len(SCALES) - step] - large[..., step:]).abs() / deviation
+                errors[tap][column].append(off.mean().item())
+    return [[statistics.fmean(values) for values in row] for row in errors]
+
+
+def peak() -> float:
+    """Gigabytes that this process had at most since the last reset."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1e6
+
+
+def reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def field_costs(pretrained: str, photo: Path, sides: list[int], repeats: int) -> list[list[str]]:
+    """Seconds and memory of the field of one photograph in several sizes, every size once a round."""
+    estimator = create("shift", pretrained=pretrained)
+    whole = read_picture(photo).float()[None]
+    shapes = [(side, side * 3 // 4) for side in sides]
+    images = [F.interpolate(whole, (height, width), mode="area")[0] for width, height in shapes]
+    times: list[list[float]] = [[] for _ in shapes]
+    peaks = [0.0] * len(shapes)
+    scale_field(estimator, images[0])  # kernels are made once
+    for _ in range(repeats):
+        for number, image in enumerate(images):
+            reset_peak()
+            start = time.perf_counter()
+            scale_field(estimator, image)
+            times[number].append(time.perf_counter() - start)
+            peaks[number] = max(peaks[number], peak())
+    medians = [statistics.median(some) for some in times]
+    each = [median / (width * height) for median, (width, height) in zip(medians, shapes, strict=True)]
+    return [
+        [f"{width} x {height}", f"{median:.1f}", f"{one / each[0]:.2f}", f"{most:.1f}"]
+        for (width, height), median, one, most in zip(shapes, medians, each, peaks, strict=True)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=Path, required=True, help="folder of photographs")
+    parser.add_argument("--pretrained", required=True, help="weights of a ResNet-50")
+    parser.add_argument("--count", type=int, default=6, help="photographs, spread over the folder")
+    parser.add_argument("--sides", nargs="+", type=int, default=[320, 640, 1280], help="widths, three quarters high")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--output", type=Path, required=True, help="write the tables into this file")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    paths = find_pictures(given.photos)
+    chosen = [paths[number] for number in np.linspace(0, len(paths) - 1, given.count).round().astype(int)]
+    images = [read_picture(path, 640).float()[None] for path in chosen]
+    normal = Backbone(pretrained=given.pretrained)
+    rows = []
+    for name, options in CHOICES.items():
+        print(name, flush=True)
+        for tap, row in zip(
+            ("first pool", "stage 1", "stage 2"),
+            shift_errors(taps(given.pretrained, **options), normal, images),
+            strict=True,
+        ):
+            rows.append([f"{name}, {tap}", *(f"{value:.2f}" for value in row)])
+    octaves = Scales([SCALES[step] for step in STEPS])
+    header = ["", *(f"shrunk by {scale:.2f}" for scale in octaves)]
+    costs = field_costs(given.pretrained, chosen[0], given.sides, given.repeats)
+    command = (
+        f"python benchmarks/scene.py --photos PHOTOS --pretrained RESNET50 --count {given.count} "
+        f"--repeats {given.repeats} --threads {given.threads} --output FILE"
+    )
+    text = f"""{provenance(command)}
+
+## Stage by stage
+
+{table(header, rows, markdown=True)}
+
+## Time and memory
+
+{table(["picture", "s", "s a pixel, over the first", "GB at most"], costs, markdown=True)}
+"""
+    with written_atomically(given.output) as draft:
+        draft.write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
