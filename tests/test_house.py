@@ -57,7 +57,7 @@ ROOMS = [
         "tracking.crop",
         "scene.pictures",
     },
-    {"scene.planes", "scene.field"},
+    {"scene.planes", "scene.field", "scene.classical", "scene.depth"},
     {"scene.contrast"},
     {"scene.evaluate"},
     {"scene"},
@@ -78,7 +78,7 @@ ROOMS = [
     {"quickstart.story", "quickstart.workers"},
     {"quickstart"},
     {"cli.terminal"},
-    {"cli.trackers", "cli.window", "cli.fields"},
+    {"cli.trackers", "cli.window", "cli.fields", "cli.scene_test"},
     {
         "cli.basis",
         "cli.equivariance",
