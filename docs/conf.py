@@ -62,7 +62,7 @@ nitpick_ignore_regex = [
     ),
     # Types of fields, which are bare names there, and aliases.
     ("py:class", r"Tensor|Figure|Image|Path|Fraction|Labelled|Shown|Box|nn\.Module"),
-    ("py:class", r"scale_disco\.basis\.prior\.Prior|scale_disco\.bench\.Name"),
+    ("py:class", r"scale_disco\.basis\.prior\.Prior|scale_disco\.bench\.Name|(scale_disco\.scene\.evaluate\.)?Ratio"),
 ]
 
 

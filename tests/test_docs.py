@@ -52,24 +52,31 @@ SMALL = {
     "equivariance": ["--limit", "2", "--channels", "4"],
     "otb": ["--threads", "1"],
     "quickstart": ["--seeds", "1", "--epochs", "1", "--limit", "100", "--threads", "1"],
+    "scene": ["--longest", "96", "--threads", "1"],
     "table": [],
     "test": ["--limit", "8", "--outside", "4", "--threads", "1"],
+    "test scene": ["--limit", "1", "--threads", "1"],
     "track": ["--frames", "2", "--threads", "1"],
     "train mnist-scale": ["--split", "mini", "--limit", "16", "--epochs", "1", "--threads", "1"],
+    "train scene": shlex.split(
+        "--limit 2 --holdout 0.5 --copies 2 --windows 2 --pairs 2 --batch 2 --epochs 1 --threads 1"
+    ),
     "train stl10": ["--depth", "10", "--width", "1", "--limit", "4", "--epochs", "1", "--threads", "1"],
     "train tracker": shlex.split("--limit 2 --holdout 0.5 --pairs 2 --batch 2 --stages 1 --epochs 1 --threads 1"),
 }
 # A layer of its own instead of all those of the paper, which tests/test_bench.py runs.
 SMALL_LAYER = ["--batch", "2", "--channels", "2", "2", "--side", "16"]
 # Words in other words: the network is left alone, six realisations are one, generated files are not taken for STL-10, a
-# few videos do for a benchmark, and there need not be a GPU, a screen or a camera.
+# few videos and a plane do for a benchmark, and there need not be a GPU, a screen or a camera.
 INSTEAD = {
     "data mnist-scale": {"--download": ["--mnist", "my/mnist"], "all": ["0"]},
     "data stl10": {"--download": ["--root", "my/stl10"], "--check": []},
     "otb": {"cuda": ["cpu"], "OTB2013": ["OTB2013", "--allow-missing"]},
     "track": {"cuda": ["cpu"], "--show": ["--box", "320,180,64,48"], "0": ["my/video.mp4"]},
     "train": {"cuda": ["cpu"], "bf16": ["32"]},  # whose instructions fail on some processors
+    "scene": {"cuda": ["cpu"], "torchvision": ["my/resnet50.pth"]},
     "test": {"cuda": ["cpu"]},
+    "test scene": {"cuda": ["cpu"], "40": ["1"]},
 }
 
 
@@ -154,7 +161,7 @@ def kept(tmp_path_factory):
 
 
 def write_videos(my: Path) -> None:
-    """What a reader who tracks has: videos with boxes, results of another tracker on them, a film, weights."""
+    """What a reader who tracks has: videos with boxes, results of another tracker on them, a film."""
     pytest.importorskip("av", reason="films need scale-disco[video]")
     pytest.importorskip("PIL", reason="frames need scale-disco[plot]")
     from tests.tracking.films import write_film
@@ -166,23 +173,38 @@ def write_videos(my: Path) -> None:
     for video in read_sequences(my / "otb"):
         write_result(my / "others" / "SiamFC", video.name, Result(video.boxes, None))
     write_film(my / "video.mp4", 4, size=(640, 480))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A ResNet-50, the same whatever ran before."""
+    path = tmp_path_factory.mktemp("weights") / "resnet50.pth"
     with torch.random.fork_rng():
-        torch.manual_seed(0)  # whatever ran before
-        whole = create_model("resnet50/cnn").state_dict()
-    half = {name: one for name, one in whole.items() if not name.startswith(("layer3", "layer4"))}  # what trackers take
-    torch.save(half, my / "resnet50.pth")
+        torch.manual_seed(0)
+        torch.save(create_model("resnet50/cnn").state_dict(), path)
+    return path
 
 
 @pytest.fixture
-def workplace(kept, tmp_path, monkeypatch):
-    """A folder with what a reader has: pictures, also by class, videos, MNIST if it is at hand, data and a run."""
+def workplace(kept, weights, tmp_path, monkeypatch):
+    """A folder with what a reader has: pictures, also by class and with depth, videos, weights, data and a run.
+
+    MNIST is there if it is at hand.
+    """
     drawing = pytest.importorskip("PIL.Image", reason="pictures need scale-disco[plot]")
     shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "my" / "photos").mkdir()
+    (tmp_path / "my" / "resnet50.pth").symlink_to(weights)
+    for folder in ("photos", "held-out", "depth"):
+        (tmp_path / "my" / folder).mkdir()
     for index in range(2):
         drawing.effect_mandelbrot((96 + index, 80), (-2, -1.2, 1, 1.2), 20 + index).save(
             tmp_path / "my" / "photos" / f"{index}.png"
         )
+        drawing.effect_noise((96, 80), 64).save(tmp_path / "my" / "held-out" / f"{index}.png")
+    drawing.effect_noise((96, 80), 64).save(tmp_path / "my" / "depth" / "room.jpg")
+    drawing.linear_gradient("L").resize((96, 80)).convert("I").convert("I;16").save(
+        tmp_path / "my" / "depth" / "room_depth_mm.png"
+    )
     for folder in ("pictures/train", "pictures/test", "classes"):
         for name in ("cat", "dog"):
             (tmp_path / "my" / folder / name).mkdir(parents=True)

@@ -23,6 +23,7 @@ COMMANDS = {  # in the README of examples: every one is run below
     "convert.py": "python examples/convert.py",
     "own_pictures.py": "python examples/own_pictures.py",
     "track.py": "python examples/track.py",
+    "scene.py": "python examples/scene.py --plot plane.png",
     "check_equivariance.py": "python examples/check_equivariance.py",
     "export_onnx.py": "python examples/export_onnx.py",
 }
@@ -174,6 +175,37 @@ def test_track_with_weights(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "nowhere" in done.stderr
+
+
+def ranks(printed):
+    """The correlation of sizes found with true ones."""
+    return float(re.findall(r"^rank correlation (\S+) over the whole picture", printed, re.MULTILINE)[0])
+
+
+def test_scene(tmp_path):
+    need("plot", "matplotlib", "PIL")
+    printed = run(tmp_path, COMMANDS["scene.py"])
+    rows = list(figures(printed).values())
+    true, found = zip(*rows, strict=True)
+    assert len(rows) == 8
+    assert true[-1] > 4 * true[0]
+    assert found[-1] > 2 * found[0]
+    assert ranks(printed) > 0.9
+    from PIL import Image
+
+    with Image.open(tmp_path / "plane.png") as picture:
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [("--weights nowhere", "nowhere"), ("--ratio 0.5", "ratio"), ("--plot plane.txt", "plane.txt")]
+)
+def test_scene_of_what_is_not_there(options, said, tmp_path):
+    need("plot", "matplotlib", "PIL")
+    words = [sys.executable, FOLDER / "scene.py", *options.split()]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert said in done.stderr
 
 
 def test_check_equivariance(tmp_path):
