@@ -70,7 +70,7 @@ def test_shift_reads_profiles_of_one_picture():
 def test_brightness_of_a_window_does_not_count():
     bright = torch.tensor([1.0, 4.0, 0.5])[:, None, None]
     net = Shift(CHANNELS, SCALES)
-    net.prepare(profiles([0.0]))
+    net.prepare(profiles([0.0]), "made")
     plain, changed = (
         net.compare(some, profiles([0.0] * 3)) for some in (profiles([0.5] * 3), bright * profiles([0.5] * 3))
     )
@@ -120,7 +120,7 @@ def test_matched_learns_and_extrapolates():
         clean = profiles(octaves)
         return torch.cat([clean, 3 * torch.rand(len(clean), CHANNELS, 9)], 1)
 
-    net.prepare(noisy(torch.zeros(64)))
+    net.prepare(noisy(torch.zeros(64)), "made")
     optimiser = torch.optim.Adam(net.parameters(), 1e-2)
     for _ in range(60):
         octaves = 0.25 * (2 * torch.rand(2, 64) - 1)

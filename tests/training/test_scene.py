@@ -97,6 +97,18 @@ def test_the_estimator_needs_the_weights_that_it_was_trained_with(data, tmp_path
         scene_estimator(tmp_path / "run")
 
 
+def test_weights_of_another_network_are_refused(data, tmp_path):
+    """Also where someone put the file of weights of another run."""
+    cache = data.parent / "profiles"
+    for kind in ("shift", "as-is"):
+        train(Scene(backbone=kind, **SMALL), data=data, out=tmp_path / kind, cache=cache, bar=False, say=str)
+    (tmp_path / "as-is" / "best.safetensors").replace(tmp_path / "shift" / "best.safetensors")
+    with pytest.raises(
+        ValueError, match="the read-out was trained for a network of another kind, other scales or other"
+    ):
+        scene_estimator(tmp_path / "shift")
+
+
 def profiles(octaves):
     """Bumps of every channel, moved along the axis."""
     centres = torch.linspace(0, 2, CHANNELS)[:, None]
@@ -114,19 +126,19 @@ def made(count=8):
 
 
 def test_pairs_are_of_one_epoch_and_have_the_right_answers():
-    shown = WindowPairs(made(), 32, 0)
+    shown = WindowPairs(made(), 32, 0, "made")
     images, answers = shown.read(range(32), 0), shown.answers(range(32), 0)
     assert images.shape == (32, 2, CHANNELS, 9)
     shift = READOUTS["shift"](CHANNELS, SCALES)
     assert (shift.compare(*images.unbind(1)) - answers).abs().max() < 0.05
     assert not torch.equal(answers, shown.answers(range(32), 1))
-    assert torch.equal(answers, WindowPairs(made(), 32, 0).answers(range(32), 0))
+    assert torch.equal(answers, WindowPairs(made(), 32, 0, "made").answers(range(32), 0))
 
 
 @pytest.mark.parametrize("model", ["scene/equivariant", "scene/profile", "scene/first-scale"])
 @pytest.mark.parametrize("loss", ["log", "ratio"])
 def test_the_loss_falls(model, loss):
-    settings, shown = Scene(model=model, loss=loss, **SMALL), WindowPairs(made(), 64, 0)
+    settings, shown = Scene(model=model, loss=loss, **SMALL), WindowPairs(made(), 64, 0, "made")
     torch.manual_seed(0)
     learner = Contrast(settings.network({}), settings, steps=1)
     learner.prepare(shown)

@@ -10,6 +10,7 @@ or learns which mixtures of channels to compare (`matched`).
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from typing import NamedTuple
 
@@ -51,6 +52,7 @@ class Readout(nn.Module):
 
     octaves: Tensor  # of the scales over the first
     typical: Tensor  # mean of every channel, by which profiles are divided; zeros: that of the profiles at hand
+    origin: Tensor  # checksum of the mark of the network whose profiles it learned from; zeros: of any
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__()
@@ -60,10 +62,16 @@ class Readout(nn.Module):
         self.channels, self.step = channels, float(octaves[1])
         self.register_buffer("octaves", octaves.float())
         self.register_buffer("typical", torch.zeros(channels))
+        self.register_buffer("origin", torch.zeros(32, dtype=torch.uint8))
 
-    def prepare(self, profiles: Tensor) -> None:
-        """Remember how strong channels are, from some profiles."""
+    def prepare(self, profiles: Tensor, mark: str) -> None:
+        """Remember how strong channels are, from some profiles, and the mark of the network that these are of."""
         self.typical.copy_(profiles.float().mean((0, 2)))
+        self.origin.copy_(_checksum(mark))
+
+    def is_of(self, mark: str) -> bool:
+        """Whether it learned from profiles of the network with this mark, or has not learned from any."""
+        return not self.origin.any() or torch.equal(self.origin.cpu(), _checksum(mark))
 
     @abstractmethod
     def compare(self, profiles: Tensor, others: Tensor) -> Tensor:
@@ -318,6 +326,10 @@ class Matched(Shift):
         """The mean of shifts, the more weighted the smaller their costs."""
         usual = costs.mean(-1, keepdim=True) + _LEAST
         return (-self.sharp.exp() * costs / usual).softmax(-1) @ self.shifts
+
+
+def _checksum(mark: str) -> Tensor:
+    return torch.tensor(list(hashlib.sha256(mark.encode()).digest()), dtype=torch.uint8)
 
 
 def _mlp(inputs: int, dropped: float = 0.0) -> nn.Sequential:

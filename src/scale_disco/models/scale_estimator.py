@@ -135,6 +135,12 @@ class ScaleEstimator(nn.Module):
 
     def __init__(self, backbone: nn.Module, readout: Readout) -> None:
         super().__init__()
+        mark = getattr(backbone, "mark", "")
+        if not readout.is_of(mark):
+            raise ValueError(
+                "ScaleEstimator: the read-out was trained for a network of another kind, other scales or other weights than "
+                f"{mark}: give the network that it was trained for, or train it anew"
+            )
         self.backbone, self.readout = backbone, readout
 
     def maps(self, images: Tensor) -> Tensor:

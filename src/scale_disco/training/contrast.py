@@ -9,7 +9,7 @@ from ..models.readout import Equivariant, Readout
 from ..scene.contrast import LOSSES
 from .batches import Batch, Shown
 from .classifier import Learner
-from .scene import Scene
+from .scene import Scene, WindowPairs
 from .settings import Settings
 
 _SAMPLE = 1024  # pairs from which a read-out learns how strong channels are
@@ -31,8 +31,9 @@ class Contrast(Learner):
         self.compare = LOSSES[settings.loss]
 
     def prepare(self, shown: Shown) -> None:
-        """Let the read-out know how strong channels are."""
-        self.network.prepare(shown.read(range(min(_SAMPLE, len(shown))), 0).flatten(0, 1))
+        """Let the read-out know how strong channels are, and of which network."""
+        assert isinstance(shown, WindowPairs)
+        self.network.prepare(shown.read(range(min(_SAMPLE, len(shown))), 0).flatten(0, 1), shown.mark)
 
     def loss_of(self, batch: Batch) -> Tensor:
         profiles, others = batch.images.unbind(1)

@@ -108,8 +108,8 @@ class Scene(Settings):
             "content": hashlib.sha256("".join(one.mark for one in pictures).encode()).hexdigest(),
             "weights": backbone.sha256 or "",
         }
-        validation = WindowPairs(copies[:held], min(_HELD, self.pairs), 0) if held else None
-        return Lesson(WindowPairs(copies[held:], self.pairs, self.seed), validation, facts)
+        validation = WindowPairs(copies[:held], min(_HELD, self.pairs), 0, backbone.mark) if held else None
+        return Lesson(WindowPairs(copies[held:], self.pairs, self.seed, backbone.mark), validation, facts)
 
     def network(self, facts: Mapping[str, Any]) -> nn.Module:
         return READOUTS[self.model.removeprefix("scene/")](CHANNELS, SCALES)
@@ -145,12 +145,13 @@ class WindowPairs(Shown):
         copies: Of every picture.
         count: Pairs of an epoch.
         seed: Of what is drawn.
+        mark: Of the network that saw the copies.
     """
 
     pixels = 2 * CHANNELS * len(SCALES)
 
-    def __init__(self, copies: Sequence[Copies], count: int, seed: int) -> None:
-        self.copies, self.count, self.seed = copies, count, seed
+    def __init__(self, copies: Sequence[Copies], count: int, seed: int, mark: str) -> None:
+        self.copies, self.count, self.seed, self.mark = copies, count, seed, mark
         self.pairs = functools.lru_cache(maxsize=2)(self._pairs)
 
     def __len__(self) -> int:
