@@ -138,8 +138,8 @@ class ScaleEstimator(nn.Module):
         mark = getattr(backbone, "mark", "")
         if not readout.is_of(mark):
             raise ValueError(
-                "ScaleEstimator: the read-out was trained for a network of another kind, other scales or other weights than "
-                f"{mark}: give the network that it was trained for, or train it anew"
+                "ScaleEstimator: the read-out was trained for a network of another kind, other scales or other weights "
+                f"than {mark}: give the network that it was trained for, or train it anew"
             )
         self.backbone, self.readout = backbone, readout
 
