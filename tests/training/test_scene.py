@@ -33,8 +33,8 @@ SMALL = {"copies": 3, "windows": 2, "pairs": 16, "batch": 8, "epochs": 2, "holdo
 pytestmark = pytest.mark.filterwarnings("ignore:scene. the network has random weights:UserWarning")
 
 
-@pytest.mark.parametrize("model", Scene.models)
-def test_every_read_out_learns_and_is_opened_again(model, data, tmp_path):
+@pytest.mark.parametrize("model", ["scene/argmax", "scene/equivariant", "scene/matched"])
+def test_read_outs_learn_and_are_opened_again(model, data, tmp_path):
     settings = Scene(model=model, **SMALL)
     record = train(settings, data=data, out=tmp_path / "run", cache=data.parent / "profiles", bar=False, say=str)
     assert record["status"] == "finished"
