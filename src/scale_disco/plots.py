@@ -333,6 +333,8 @@ def plot_readouts(
             axis.set(xlabel="true octaves between two copies", ylabel="predicted octaves, mean")
             axis.set_title("resized copies", fontsize=10)
         _finish(axis)
+        if panel not in ranks:
+            axis.legend(loc="lower right", frameon=False, fontsize=7)
     return figure
 
 
