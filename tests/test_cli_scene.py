@@ -111,10 +111,10 @@ def test_options_reach_the_field(tmp_path, capsys):
     document, _ = scene(capsys, path, "--window", 32, "--step", 16, "--longest", 200, "--no-figure", "--out", tmp_path)
     (row,) = document["fields"]
     assert (row["size"], row["shrunk"]) == ([200, 100], 1.5)
-    assert row["files"] == [str(tmp_path / "waves.npy"), str(tmp_path / "waves-confidence.npy")]
-    assert names(tmp_path) == ["waves-confidence.npy", "waves.json", "waves.npy", "waves.png"]
+    assert row["files"] == [str(tmp_path / "waves-png.npy"), str(tmp_path / "waves-png-confidence.npy")]
+    assert names(tmp_path) == ["waves-png-confidence.npy", "waves-png.json", "waves-png.npy", "waves.png"]
     expected = scale_field(Waves(), read_picture(path, 200), window=32, step=16)
-    assert np.array_equal(np.load(tmp_path / "waves.npy"), expected.octaves.numpy())
+    assert np.array_equal(np.load(tmp_path / "waves-png.npy"), expected.octaves.numpy())
     assert main(["scene", str(path), "--longest", "200", "--no-figure", "--out", str(tmp_path)]) == 0
     assert "200 x 100 pixels, shrunk by 1.5; " in capsys.readouterr().out
 
@@ -122,7 +122,7 @@ def test_options_reach_the_field(tmp_path, capsys):
 def test_the_folder_has_a_default(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scene(capsys, write_picture(tmp_path / "waves.png"), "--no-figure")
-    assert names(tmp_path / "scene") == ["waves-confidence.npy", "waves.json", "waves.npy"]
+    assert names(tmp_path / "scene") == ["waves-png-confidence.npy", "waves-png.json", "waves-png.npy"]
 
 
 def test_pictures_of_one_stem_have_files_of_their_own(tmp_path, capsys):
@@ -224,8 +224,9 @@ def test_an_empty_picture_has_an_empty_field(tmp_path, capsys):
     ("words", "message"),
     [
         ("--longest 31", "--longest must be at least 32, got 31"),
-        ("--window 0", "--window must be at least 1, got 0"),
-        ("--window 9", "window must be at least two cells, 16 pixels, got 9"),
+        ("--window 0", "--window must be at least 16, got 0"),
+        ("--window 9", "--window must be at least 16, got 9"),
+        ("--window 32 --step 40", "--step must be at most --window 32, got 40"),
         ("--step 65", "step must be from 1 to the window, 64 pixels, got 65"),
         ("--step 0", "--step must be at least 1, got 0"),
         ("--frames 3", "--frames is of a video, got "),
@@ -251,11 +252,17 @@ def test_sources_that_are_none(tmp_path, capsys):
 def test_sources_are_not_written_over(tmp_path, capsys):
     folder = write_picture(tmp_path / "photos" / "a.png").parent
     before = (folder / "a.png").read_bytes()
-    assert "would be replaced by the result" in refused(capsys, folder / "a.png", "--out", folder)
+    (folder / "a.json").write_text('{"made by": "someone else"}')
+    document, _ = scene(capsys, folder / "a.png", "--out", folder)
+    assert next(Path(file).name for file in document["fields"][0]["files"]) == "a-png.npy"
+    assert json.loads((folder / "a.json").read_text()) == {"made by": "someone else"}
     assert "--out must be another folder than that of the pictures" in refused(capsys, folder, "--out", folder / ".")
     assert (folder / "a.png").read_bytes() == before
     film = write_film(tmp_path / "a.mp4", 1)
-    assert "would be replaced by the result" in refused(capsys, film, "--out", tmp_path)
+    before = film.read_bytes()
+    scene(capsys, film, "--out", tmp_path)
+    assert film.read_bytes() == before
+    assert (tmp_path / "a-mp4.mp4").is_file()
     (tmp_path / "file").touch()
     assert "cannot make the folder" in refused(capsys, folder, "--out", tmp_path / "file")
 
@@ -419,15 +426,15 @@ def test_a_process_that_is_stopped_leaves_complete_files(kind, code, tmp_path, c
     process.send_signal(getattr(signal, kind))
     printed, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, err
-    done = sorted(path.stem for path in out.glob("*.json"))
-    assert 2 <= len(done) < 30
+    done = sorted(path.stem for path in out.glob("*.json") if json.loads(path.read_text())["complete"])
+    assert 1 <= len(done) < 30
     for name in done:
         assert np.load(out / f"{name}.npy", allow_pickle=False).shape == SIZE
         for end in (".png", "-overlay.png"):
             read_picture(out / f"{name}{end}")
     if kind == "SIGINT":
         assert err.endswith("disco scene: stopped\n")
-        assert f"{len(done)} fields written into {out}" in printed
+        assert f"{len(done)} field{'s' * (len(done) != 1)} written into {out}" in printed
         assert not list(out.glob(".*"))
     document, _ = scene(capsys, folder, "--out", out, "--no-figure")
     assert document["kept"] == [f"{name}.png" for name in done]

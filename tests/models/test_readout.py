@@ -67,6 +67,13 @@ def test_shift_reads_profiles_of_one_picture():
     assert (found - found.mean() - octaves).abs().max() < 0.1
 
 
+@pytest.mark.parametrize("count", [2, 4, 9])
+def test_a_few_profiles_are_compared_as_many_are(count):
+    octaves = torch.linspace(-0.5, 0.5, count)
+    found = Shift(CHANNELS, SCALES).read(profiles(octaves)).octaves
+    assert (found - found.mean() - octaves).abs().max() < 0.1
+
+
 def test_brightness_of_a_window_does_not_count():
     bright = torch.tensor([1.0, 4.0, 0.5])[:, None, None]
     net = Shift(CHANNELS, SCALES)

@@ -179,3 +179,29 @@ def test_losses():
 def test_bad_sizes(options, message):
     with pytest.raises(ValueError, match=message):
         Sizes(**options)
+
+
+def test_pictures_that_cannot_be_read_are_left_out(tmp_path):
+    folder = save(tmp_path / "in", "a.png", "b.png")
+    (folder / "c.png").write_bytes(b"")
+    with pytest.warns(UserWarning, match=r"left out cannot read .*c\.png"):
+        assert len(read_copies(Means(), find(folder), Sizes(copies=2, windows=2))) == 2
+    (folder / "a.png").write_bytes(b"")
+    (folder / "b.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="none of 3 pictures can be read"):
+        read_copies(Means(), find(folder), Sizes(copies=2, windows=2))
+
+
+def test_no_copy_is_smaller_than_its_label_says():
+    """A strip of 20 pixels cannot be shrunk by two octaves."""
+    seen = []
+
+    class Looks(Means):
+        def __call__(self, images):
+            seen.append(images.shape[-2])
+            return super().__call__(images)
+
+    strip = picture(200)[:, :20]
+    copies = see_copies(Looks(), strip, Sizes(copies=12, windows=1, span=2.0))
+    assert min(seen) == 16
+    assert all(abs(side - 20 * 2**octaves) <= 1 for side, octaves in zip(seen, copies.octaves.tolist(), strict=True))

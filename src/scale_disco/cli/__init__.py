@@ -96,7 +96,8 @@ def _run(options: argparse.Namespace) -> int:
     """Run a command; what goes wrong is one line, or a traceback if that was asked for."""
 
     def failed(message: str) -> None:
-        print(f"disco {options.command}: {' '.join(message.split())}", file=sys.stderr)
+        said = " ".join(message.split()).removeprefix(f"{options.command}: ")
+        print(f"disco {options.command}: {said}", file=sys.stderr)
 
     try:
         with manners(options):

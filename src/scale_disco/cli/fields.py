@@ -47,9 +47,12 @@ class Job(NamedTuple):
             return {}
         return note if isinstance(note, dict) else {}
 
-    def save(self, numbers: Field) -> None:
-        """The numbers; there is no note from now on until they are complete."""
-        self.file(_NOTE).unlink(missing_ok=True)
+    def save(self, numbers: Field, mark: dict[str, Any]) -> None:
+        """The numbers; from now on until they are complete a note says whose they are, and that they are not."""
+        if self.note().get("mark") != mark:  # what is there is of other work
+            for end in NUMBERS:
+                self.file(end).unlink(missing_ok=True)
+        self.conclude({"source": self.path.name, "complete": False}, mark)
         for end, values in zip(NUMBERS, numbers, strict=True):
             with written_atomically(self.file(end)) as draft:
                 np.save(draft, values.numpy(), allow_pickle=False)
@@ -61,27 +64,31 @@ class Job(NamedTuple):
     def keep(self, fields: list[Field], mark: dict[str, Any]) -> Field:
         """Write the fields of frames so far, for a call that goes on after them; all in one, [T, h, w]."""
         octaves, confidence = (torch.stack(part) for part in zip(*fields, strict=True))
-        self.save(Field(octaves, confidence))
-        self.conclude({"source": self.path.name, "complete": False}, mark)
+        self.save(Field(octaves, confidence), mark)
         return Field(octaves, confidence)
 
     def kept(self) -> list[Field]:
-        """What `keep` wrote, frame by frame; nothing if it is gone."""
+        """What `keep` wrote, frame by frame; nothing if it is gone, the shorter if it was stopped between two files."""
         if not all(self.file(end).is_file() for end in NUMBERS):
             return []
         octaves, confidence = (torch.from_numpy(np.load(self.file(end), allow_pickle=False)) for end in NUMBERS)
-        return [Field(*pair) for pair in zip(octaves, confidence, strict=True)]
+        return [Field(*pair) for pair in zip(octaves, confidence, strict=False)]
 
 
 def jobs_of(paths: list[Path], out: Path, film: bool) -> Iterator[Job]:
-    """Pictures or videos by names whose files no other has, of this call or of one before: the stem, if free."""
+    """Pictures or videos by names whose files no other has, of this call or of one before: the stem, if free.
+
+    A name is free if none of its files is there, or if a note says that they are of the same picture.
+    """
     taken: set[str] = set()
     for path in paths:
         longer = f"{path.stem}-{path.suffix[1:]}"
         for name in chain([path.stem, longer], (f"{longer}-{number}" for number in count(2))):
             job = Job(path, out, name, film)
             files = {file.name.casefold() for file in job.all_files()}
-            if not files & taken and job.note().get("source", path.name) == path.name:
+            note = job.note()
+            own = "mark" in note and note.get("source") == path.name
+            if not files & taken and (own or not any(file.exists() for file in job.all_files())):
                 taken |= files
                 yield job
                 break

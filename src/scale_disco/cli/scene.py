@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ..files import make_folder, written_atomically
+from ..models.scale_estimator import CELL
 from ..plots import check_picture, overlay, plot_field, save_figure
 from ..scene.field import Estimator, Field, cell_field, enlarged, extent, scale_field
 from ..scene.pictures import SHORTEST, find_pictures, is_picture, read_picture, shrink, size_of
@@ -116,9 +117,9 @@ def run(options: argparse.Namespace) -> None:
     _check(options, film)
     paths = find_pictures(source) if source.is_dir() else [source]
     work = Work(options, fingerprint(options))
+    _spare(options)
     make_folder(options.out)
     jobs = list(jobs_of(paths, options.out, film))
-    _spare(options, jobs)
     _need(jobs[0], options)
     try:
         with Progress(source.resolve().name) as progress:
@@ -131,12 +132,14 @@ def run(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace, film: bool) -> None:
     """Refuse options that make no sense before any work is done."""
-    for name, least in (("longest", SHORTEST), ("window", 1), ("step", 1), ("frames", 1), ("every", 1)):
+    for name, least in (("longest", SHORTEST), ("window", 2 * CELL), ("step", 1), ("frames", 1), ("every", 1)):
         value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"--{name} must be at least {least}, got {value}")
         if value is not None and name in ("frames", "every") and not film:
             raise ValueError(f"--{name} is of a video, got {options.source}")
+    if options.window is not None and options.step is not None and options.step > options.window:
+        raise ValueError(f"--step must be at most --window {options.window}, got {options.step}")
     chosen_device(options)
 
 
@@ -150,14 +153,10 @@ def _need(job: Job, options: argparse.Namespace) -> None:
         check_picture(job.file(".png"))
 
 
-def _spare(options: argparse.Namespace, jobs: list[Job]) -> None:
-    """Refuse to write results over pictures, or where the next call would take them for pictures."""
+def _spare(options: argparse.Namespace) -> None:
+    """Refuse to write results where the next call would take them for pictures."""
     if options.out.resolve() == options.source.resolve():
         raise ValueError(f"--out must be another folder than that of the pictures, {options.source}")
-    sources = {job.path.resolve() for job in jobs}
-    for file in (file for job in jobs for file in job.files(options)):
-        if file.resolve() in sources:
-            raise ValueError(f"{file} would be replaced by the result: give another folder by --out")
 
 
 def _within(progress: Step, number: int, total: int) -> Step:
@@ -204,7 +203,7 @@ class Work:
     def _picture(self, job: Job, image: Tensor, mark: dict[str, Any], progress: Step) -> None:
         began = time.perf_counter()
         made = scale_field(self.estimator, self._there(image), **self._windows(), progress=progress)
-        job.save(made)
+        job.save(made, mark)
         if not self.options.no_figure:
             save_figure(plot_field(image, *made, extent(made)), job.file(".png"))
             _save_picture(overlay(image, *made, extent(made)), job.file("-overlay.png"))

@@ -29,7 +29,6 @@ class ScaleEquivariant(nn.Module):
         network: The network, with its own attributes: replace a classifier as `converted.network.fc = ...`.
         scales: Of the kernels, over the first one.
         project: A `ScaleProject`, or None.
-        lift: What gives every scale its image; None where all get the same.
         place: Where it is applied.
         unconverted: Names of layers that were kept as they are, and of modules that do what cannot be converted.
     """
@@ -55,7 +54,7 @@ class ScaleEquivariant(nn.Module):
                 module.register_forward_pre_hook(self._reduction)
             else:
                 module.register_forward_hook(self._reduction)
-        self.lift = lift
+        self._lift = lift
         self.network = network
         self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
@@ -64,7 +63,7 @@ class ScaleEquivariant(nn.Module):
         if self._reduction is not None:
             self._reduction.start()
         # repeat would need a number of axes to trace
-        lifted = torch.cat([images] * len(self.scales)) if self.lift is None else self.lift(images)
+        lifted = torch.cat([images] * len(self.scales)) if self._lift is None else self._lift(images)
         output = self.network(lifted)
         return tree_map(lambda x: self._reduced(x, images), output)
 
@@ -76,7 +75,7 @@ class ScaleEquivariant(nn.Module):
         return _reduced(output, count, self.project)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, nn.Module) and name not in ("network", "project", "lift") and hasattr(self.network, name):
+        if isinstance(value, nn.Module) and name not in ("network", "project", "_lift") and hasattr(self.network, name):
             raise AttributeError(f"ScaleEquivariant: {name} is a part of the network: set .network.{name}")
         super().__setattr__(name, value)
 

@@ -228,7 +228,8 @@ class Shift(Readout):
         octaves, costs = self._against(seen[chosen], seen[chosen])
         octaves = (octaves - octaves.T) / 2
         like = costs + costs.T
-        usual = _LEAST + torch.quantile(like, _ALIKE)
+        others = ~torch.eye(len(like), dtype=torch.bool, device=like.device)
+        usual = _LEAST + (torch.quantile(like[others], _ALIKE) if len(like) > 1 else 0.0)
         trust = (-like / usual).exp() * weights[chosen] * weights[chosen, None]
         solved = _solved(octaves, trust.fill_diagonal_(0))
         votes, costs = self._against(seen, seen[chosen])
@@ -289,13 +290,14 @@ def _spread(weights: Tensor) -> Tensor:
 
 def _solved(octaves: Tensor, trust: Tensor) -> Tensor:
     """Octaves [A] whose differences are nearest to given ones [A, A], of which some are far off; their mean is zero."""
-    weights, ones = trust.double(), torch.eye(len(trust), dtype=torch.float64, device=trust.device)
+    exact, wanted = trust.cpu().double(), octaves.cpu()
+    weights, ones = exact, torch.eye(len(exact), dtype=torch.float64)
     found = torch.zeros_like(weights[0])
     steady = _LEAST * weights.sum(1).max().clamp_min(_LEAST)
     for _ in range(_ROUNDS):
         laplacian = weights.sum(1).diag() - weights
-        found = torch.linalg.solve(laplacian + steady * ones, (weights * octaves).sum(1))
-        weights = trust.double() / (found[:, None] - found - octaves).abs().clamp_min(_CLOSE)
+        found = torch.linalg.solve(laplacian + steady * ones, (weights * wanted).sum(1))
+        weights = exact / (found[:, None] - found - wanted).abs().clamp_min(_CLOSE)
     return (found - found.mean()).to(octaves)
 
 

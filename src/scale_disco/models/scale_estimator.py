@@ -32,7 +32,7 @@ SCALES = Scales.geometric(2**0.25, 9)  # as many as in the paper, over two octav
 CHANNELS, CELL, WINDOW = 512, 8, 64  # of the maps; pixels from a cell of them to the next, and of a window's side
 # Which network: one whose maps move along the scales as they should; the plain conversion; Hermite functions, as SESN.
 BACKBONES = ("shift", "as-is", "hermite")
-_SEEN = 99  # pixels that a cell of the second stage sees, at the first scale
+_SEEN = {"shift": 99, "as-is": 99, "hermite": 135}  # pixels that a cell sees over those at the first scale, about
 _SMALLEST = 64  # side of a picture, so that maps are wider than what is reflected at their edges
 _HERMITE_WIDTH = 0.9  # of the functions at the first scale, in pixels, as in SE-SiamFC
 _NETWORK = "resnet50"
@@ -68,6 +68,7 @@ class Backbone(nn.Module):
     Attributes:
         sha256: Of the weights; None for random ones.
         mark: Kind, scales and weights in a word, which tells it from others.
+        reach: Pixels around a place that its maps depend on, at the largest scale.
     """
 
     mean: Tensor
@@ -98,6 +99,7 @@ class Backbone(nn.Module):
             exchanged(self.stages.network, lambda part: isinstance(part, FoldedConv), _HermiteConv)
         for name, values in zip(("mean", "deviation"), PIXELS[pixels], strict=True):
             self.register_buffer(name, torch.tensor(values)[:, None, None])
+        self.reach = round(_SEEN[kind] / 2 * SCALES.ratio(len(SCALES) - 1))
         self.kind, self.mark = kind, f"{_NETWORK}-{kind}-{SCALES}-{self.sha256 or 'random'}"
         self.eval().requires_grad_(False)
 
@@ -131,7 +133,7 @@ class ScaleEstimator(nn.Module):
         torch.Size([2])
     """
 
-    cell, window, reach = CELL, WINDOW, round(_SEEN / 2 * SCALES.ratio(len(SCALES) - 1))
+    cell, window = CELL, WINDOW
 
     def __init__(self, backbone: nn.Module, readout: Readout) -> None:
         super().__init__()
@@ -142,6 +144,7 @@ class ScaleEstimator(nn.Module):
                 f"than {mark}: give the network that it was trained for, or train it anew"
             )
         self.backbone, self.readout = backbone, readout
+        self.reach: int = getattr(backbone, "reach", 0)
 
     def maps(self, images: Tensor) -> Tensor:
         """Features of images in RGB from 0 to 255, [B, 3, H, W] -> [B, C, S, h, w]."""
@@ -153,7 +156,10 @@ class ScaleEstimator(nn.Module):
         return self.readout.read(profiles, weights)
 
     def forward(self, images: Tensor) -> Tensor:
-        """How large things look in whole pictures, in octaves: [B, 3, H, W] -> [B]."""
+        """How large things look in whole pictures, in octaves: [B, 3, H, W] -> [B].
+
+        Read-outs that compare, `shift` and `matched`, compare the pictures of the batch with each other.
+        """
         return self.read(self.maps(images).mean((3, 4))).octaves
 
 

@@ -26,6 +26,7 @@ class Energy(nn.Module):
 
     Attributes:
         mark: Tells it from other networks.
+        reach: Pixels around a place that its maps depend on.
     """
 
     luminance: Tensor
@@ -33,6 +34,7 @@ class Energy(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.mark = f"laplacian-{WIDTHS}"
+        self.reach = math.ceil(_TAPS * WIDTHS[len(WIDTHS) - 1]) + CELL
         self.register_buffer("luminance", torch.tensor(_LUMINANCE)[:, None, None])
 
     def forward(self, images: Tensor) -> Tensor:
@@ -100,8 +102,6 @@ class Laplacian(ScaleEstimator):
         >>> round(estimator(longer).item() - estimator(waves).item())
         1
     """
-
-    reach = math.ceil(_TAPS * WIDTHS[len(WIDTHS) - 1]) + CELL
 
     def __init__(self, read: str = "mean") -> None:
         super().__init__(Energy(), READS[read](1, WIDTHS))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,14 +26,14 @@ from torch import Tensor
 from ..data import stl10
 from ..files import make_folder, reason, write
 from ..models.scale_estimator import CELL, WINDOW
-from .pictures import find_pictures, read_picture
+from .pictures import UnreadableError, find_pictures, read_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _LONGEST = 640  # pixels that the largest copy of a large picture has, about
 _SHRUNK = 400  # pixels of a side from which a picture is large: its copy of size 1 is half of it, so that all are real
-_SMALLEST = 16  # pixels of a side of a copy
+_SMALLEST = 16  # pixels of a side of a copy; those that would be smaller are of this size
 _EDGE = 0.1  # part of a picture at each edge that has no centre of a window
 _FILTERS = ("BILINEAR", "HAMMING", "BICUBIC", "LANCZOS")  # of Pillow, all with antialiasing
 _BLURRED = _COMPRESSED = 0.5  # of the copies
@@ -135,7 +136,7 @@ def read_copies(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Copies]:
-    """What a frozen network sees of copies of pictures.
+    """What a frozen network sees of copies of pictures; those that cannot be read are left out with a warning.
 
     Args:
         network: That gives maps.
@@ -146,11 +147,20 @@ def read_copies(
     """
     if cache is not None:
         make_folder(cache)
-    found = []
-    for picture in pictures:
-        found.append(_kept(network, picture, sizes, cache))
+    found: list[Copies] = []
+    left_out: list[str] = []
+    for done, picture in enumerate(pictures, 1):
+        try:
+            found.append(_kept(network, picture, sizes, cache))
+        except UnreadableError as error:
+            left_out.append(str(error).removeprefix("scene: "))
         if progress is not None:
-            progress(len(found), len(pictures))
+            progress(done, len(pictures))
+    if not found:
+        raise ValueError(f"scene: none of {len(pictures)} pictures can be read: {left_out[0]}")
+    if left_out:
+        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        warnings.warn(f"scene: left out {left_out[0]}{more}", stacklevel=2)
     return found
 
 
@@ -178,7 +188,7 @@ def see_copies(network: Network, picture: Tensor, sizes: Sizes, number: int = 0)
     places = generator.uniform(_EDGE, 1 - _EDGE, (sizes.windows, 2))
     profiles, octaves = [], []
     for _ in range(sizes.copies):
-        size = sizes.draw(generator)
+        size = max(sizes.draw(generator), _SMALLEST / (unit * min(whole.size)))
         copy = resized(whole, unit * size, generator if sizes.jitter else None)
         with torch.inference_mode():
             profiles.append(window_means(network(copy[None].float())[0], places).half())
@@ -191,8 +201,8 @@ def resized(picture: Image, size: float, generator: np.random.Generator | None =
     from PIL import Image, ImageFilter
 
     method = "BICUBIC" if generator is None else _FILTERS[generator.integers(len(_FILTERS))]
-    sides = [max(_SMALLEST, round(side * size)) for side in picture.size]
-    copy = picture.resize((sides[0], sides[1]), Image.Resampling[method])
+    width, height = (max(1, round(side * size)) for side in picture.size)
+    copy = picture.resize((width, height), Image.Resampling[method])
     if generator is not None and generator.random() < _BLURRED:
         copy = copy.filter(ImageFilter.GaussianBlur(generator.uniform(*_BLUR)))
     if generator is not None and generator.random() < _COMPRESSED:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_BUDGET = 600_000  # pixels that go through the network at a time, where strips of the picture allow it
+_BUDGET = 1_300_000  # pixels that go through the network at a time, where strips of the picture allow it
 _FLOOR = 4.0  # deviation of the luminance from its local mean, of 255, at which an answer counts half
 _NEAR = 2  # cells around a cell that must have some detail, too
 _LEAST = 1e-3  # weight of a window without confidence, so that places with no other have an answer
@@ -101,13 +101,12 @@ def cell_field(
             contrast.append(_contrast(_means(detail[:, :, top : top + high], wide, lefts)[0, 0]))
         sure = torch.cat(contrast)
         octaves, sharpness = estimator.read(torch.cat(profiles), sure)
-    confidence = sure * sharpness.double().cpu().clamp(0, 1)
+    confidence = sure * sharpness.cpu().double().clamp(0, 1) * (len(sure) > 1)  # one window has nothing beside it
     blend = _Blend(rows, columns, high, wide)
-    parts = [torch.split(values, len(lefts)) for values in (octaves.double().cpu(), confidence)]
+    parts = [torch.split(values, len(lefts)) for values in (octaves.cpu().double(), confidence)]
     for top, some, trust in zip(tops, *parts, strict=True):
         blend.add(top, lefts, some, trust)
-    field = blend.field()
-    return field._replace(confidence=torch.minimum(field.confidence, _nearby(detail[0, 0])))
+    return blend.field(_nearby(detail[0, 0]))
 
 
 def enlarged(field: Field, cell: int, size: tuple[int, int]) -> Field:
@@ -219,7 +218,7 @@ def _detail(image: Tensor, cell: int) -> Tensor:
 def _nearby(detail: Tensor) -> Tensor:
     """The contrast around every cell [h, w], so that a sky next to trees, in windows with them, is still a sky."""
     around = F.avg_pool2d(detail[None], 2 * _NEAR + 1, 1, _NEAR, count_include_pad=False)[0]
-    return _contrast(around).float()
+    return _contrast(around)
 
 
 def _contrast(squares: Tensor) -> Tensor:
@@ -245,10 +244,10 @@ class _Blend:
         line.index_add_(1, places.flatten(), (terms[:, :, None] * self.across).flatten(1))
         self.sums[:, top : top + len(self.down)] += self.down * line[:, None]
 
-    def field(self) -> Field:
-        """The field of cells, with the median at zero."""
+    def field(self, most: Tensor) -> Field:
+        """The field of cells, with the median at zero and no more confidence than is given [h, w]."""
         weighted, weights, confidence, count = self.sums
-        octaves, confidence = weighted / weights, confidence / count
+        octaves, confidence = weighted / weights, torch.minimum(confidence / count, most)
         octaves = octaves - weighted_quantile(octaves, confidence, 0.5)
         return Field((octaves * (confidence.sum() > 0)).float(), confidence.clamp(0, 1).float())
 

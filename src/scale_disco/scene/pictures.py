@@ -23,6 +23,10 @@ _FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _GAP = 2  # decoders may shrink to this much more than is asked for, the rest is resampled
 
 
+class UnreadableError(ValueError):
+    """A file that is no picture, a damaged one, or one too small."""
+
+
 def find_pictures(folder: Path, *, below: bool = False) -> list[Path]:
     """The pictures in a folder by their suffixes, sorted, without hidden ones.
 
@@ -83,11 +87,13 @@ def read_picture(path: Path, longest: int | None = None, *, shortest: int = SHOR
     except MemoryError:
         raise
     except Exception as error:  # a damaged picture makes Pillow raise a dozen kinds
-        raise ValueError(f"scene: cannot read {path}: {_trouble(path, error)}") from error
+        raise UnreadableError(f"scene: cannot read {path}: {_trouble(path, error)}") from error
     if min(picture.size) < shortest:
         width, height = picture.size
         after = "" if longest is None or longest > max(picture.size) else f" after shrinking to {longest}"
-        raise ValueError(f"scene: {path} is too small: {width} x {height} pixels{after}, needs {shortest} each way")
+        raise UnreadableError(
+            f"scene: {path} is too small: {width} x {height} pixels{after}, needs {shortest} each way"
+        )
     return _tensor(picture)
 
 
