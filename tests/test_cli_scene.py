@@ -122,7 +122,7 @@ def test_options_reach_the_field(tmp_path, capsys):
 def test_the_folder_has_a_default(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scene(capsys, write_picture(tmp_path / "waves.png"), "--no-figure")
-    assert names(tmp_path / "scene") == ["waves-png-confidence.npy", "waves-png.json", "waves-png.npy"]
+    assert names(tmp_path / "scene") == ["waves-confidence.npy", "waves.json", "waves.npy"]
 
 
 def test_pictures_of_one_stem_have_files_of_their_own(tmp_path, capsys):

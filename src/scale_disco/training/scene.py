@@ -59,7 +59,7 @@ class Scene(Settings):
     batch: int | None = setting(None, "another number of pairs of a step")
     learning_rate: float | None = setting(None, "another one, at its largest")
     limit: int | None = setting(None, "pictures at most, for trials")
-    seed: int = setting(0, "of weights, copies and order")
+    seed: int = setting(0, "of weights, order and augmentation")
 
     def __post_init__(self) -> None:
         super().__post_init__()
