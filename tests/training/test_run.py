@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from scale_disco.cli import main
 from scale_disco.files import locked
 from scale_disco.models import list_models
+from scale_disco.training.classifier import Classifier
 from tests.training.trial import TRIAL, assert_one_line, train
 
 
@@ -97,6 +98,33 @@ def test_ctrl_c_keeps_finished_epochs(data, tmp_path, whole):
     assert said.rstrip().endswith("disco train: stopped")
     assert "Traceback" not in said
     assert train(data, run, "--resume") == 0  # settings as they were
+    assert_same_weights(run, whole)
+
+
+@pytest.mark.parametrize("where", ["loss", "weights"])
+def test_what_is_no_number_stops_training_and_keeps_the_epoch_before(where, data, tmp_path, whole, capsys, monkeypatch):
+    run, loss_of, trouble = tmp_path / "run", Classifier.loss_of, [True]
+
+    def broken(self, batch):
+        return loss_of(self, batch) * (torch.nan if trouble and where == "loss" and self.current_epoch == 1 else 1)
+
+    def poisoned(self):
+        if trouble and where == "weights" and self.current_epoch == 1:
+            next(self.network.parameters()).data.fill_(torch.inf)
+
+    monkeypatch.setattr(Classifier, "loss_of", broken)
+    monkeypatch.setattr(Classifier, "on_train_epoch_end", poisoned)
+    assert train(data, run, "--model", "mnist/cnn", "--epochs", 4) == 1
+    err = capsys.readouterr().err
+    line = err.splitlines()[-1]
+    assert line.startswith("disco train: the loss is nan in step" if where == "loss" else "disco train: ")
+    assert "--resume goes on from it" in line
+    assert "Traceback" not in err
+    record = json.loads((run / "run.json").read_text())
+    assert (record["status"], len(record["epochs"])) == ("running", 1)
+    assert all(tensor.isfinite().all() for tensor in weights(run)["best"].values())
+    trouble.clear()
+    assert train(data, run, "--resume") == 0
     assert_same_weights(run, whole)
 
 

@@ -19,6 +19,12 @@ from torchmetrics import MeanMetric
 from .batches import Batch, Shown, seed_of
 from .settings import Settings
 
+_ADVICE = "the checkpoint of the epoch before is kept: --resume goes on from it, a smaller --learning-rate may help"
+
+
+class NoNumberError(ValueError):
+    """Training came to a value that is no finite number."""
+
 
 class Learner(L.LightningModule):
     """Trains a network by a recipe; what happens in an epoch depends on the weights, the seed and the epoch alone.
@@ -66,10 +72,25 @@ class Learner(L.LightningModule):
     def training_step(self, batch: Batch, index: int) -> Tensor:
         with _together(self.trainer.world_size):
             loss = self.loss_of(batch)
+        if not loss.isfinite():
+            raise NoNumberError(f"the loss is {loss.item()} {self.where}; {_ADVICE}")
         self.loss.update(loss.detach(), len(batch.labels))
         self.log("training loss", self.loss, on_step=False, on_epoch=True)
         self.log("loss of a step", loss.detach())
         return loss * batch.share
+
+    @property
+    def where(self) -> str:
+        """The step at hand, in words, counted from 1."""
+        return f"in step {self.global_step + 1} (epoch {self.current_epoch + 1} of {self.recipe.epochs})"
+
+    def check_weights(self) -> None:
+        """Refuse weights that are no numbers, before they take the place of those that are."""
+        for name, tensor in self.network.state_dict().items():
+            if isinstance(tensor, Tensor) and tensor.is_floating_point() and not tensor.isfinite().all():
+                raise NoNumberError(
+                    f"{name} has values that are no numbers at the end of epoch {self.current_epoch + 1}; {_ADVICE}"
+                )
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)

@@ -266,6 +266,7 @@ class _Diary(Checkpoint):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Learner)
+        pl_module.check_weights()
         metrics = trainer.callback_metrics
         error = float(metrics["validation error"]) if "validation error" in metrics else None
         better = error is not None and error < min((row["validation error"] for row in self.rows), default=2.0)
