@@ -118,7 +118,7 @@ def test_what_is_no_number_stops_training_and_keeps_the_epoch_before(where, data
     err = capsys.readouterr().err
     line = err.splitlines()[-1]
     assert line.startswith("disco train: the loss is nan in step" if where == "loss" else "disco train: ")
-    assert "--resume goes on from it" in line
+    assert "in epoch 2 of 4; epoch 1 is kept, and --resume goes on after it" in line
     assert "Traceback" not in err
     record = json.loads((run / "run.json").read_text())
     assert (record["status"], len(record["epochs"])) == ("running", 1)

@@ -19,8 +19,6 @@ from torchmetrics import MeanMetric
 from .batches import Batch, Shown, seed_of
 from .settings import Settings
 
-_ADVICE = "the checkpoint of the epoch before is kept: --resume goes on from it, a smaller --learning-rate may help"
-
 
 class NoNumberError(ValueError):
     """Training came to a value that is no finite number."""
@@ -73,24 +71,23 @@ class Learner(L.LightningModule):
         with _together(self.trainer.world_size):
             loss = self.loss_of(batch)
         if not loss.isfinite():
-            raise NoNumberError(f"the loss is {loss.item()} {self.where}; {_ADVICE}")
+            raise NoNumberError(f"the loss is {loss.item()} in step {self.global_step + 1}, {self._kept()}")
         self.loss.update(loss.detach(), len(batch.labels))
         self.log("training loss", self.loss, on_step=False, on_epoch=True)
         self.log("loss of a step", loss.detach())
         return loss * batch.share
 
-    @property
-    def where(self) -> str:
-        """The step at hand, in words, counted from 1."""
-        return f"in step {self.global_step + 1} (epoch {self.current_epoch + 1} of {self.recipe.epochs})"
+    def _kept(self) -> str:
+        """The epoch at hand, and what is there of those before it, in words."""
+        done = self.current_epoch
+        kept = f"epoch {done} is kept, and --resume goes on after it" if done else "no epoch is kept"
+        return f"in epoch {done + 1} of {self.recipe.epochs}; {kept}; smaller steps or other data may help"
 
     def check_weights(self) -> None:
         """Refuse weights that are no numbers, before they take the place of those that are."""
         for name, tensor in self.network.state_dict().items():
             if isinstance(tensor, Tensor) and tensor.is_floating_point() and not tensor.isfinite().all():
-                raise NoNumberError(
-                    f"{name} has values that are no numbers at the end of epoch {self.current_epoch + 1}; {_ADVICE}"
-                )
+                raise NoNumberError(f"{name} has values that are no numbers, {self._kept()}")
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
