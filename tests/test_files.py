@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import errno
 import os
+import re
 import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scale_disco.files import written_atomically
+from scale_disco.files import write, written_atomically
 
 
 def test_a_failure_keeps_the_old_file_and_leaves_no_draft(tmp_path):
@@ -47,3 +52,77 @@ def test_what_cannot_be_a_file_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="file is not a folder"), written_atomically(tmp_path / "file" / "a"):
         pass
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+WRITER = """
+import sys
+from scale_disco.files import written_atomically
+with written_atomically(sys.argv[1]) as draft:
+    draft.write_text("half")
+    print("writing", flush=True)
+    sys.stdin.read()
+    draft.write_text("whole")
+"""
+
+
+def writer(target):
+    """A process in the middle of writing a file; it ends when its input does."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(target)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+def drafts(folder):
+    return [name for name in os.listdir(folder) if name.startswith(".")]
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
+    target, mine = tmp_path / "figures.txt", tmp_path / ".figures-20260101.txt"
+    mine.write_text("a file of the user's own")
+    killed = writer(target)
+    killed.kill()
+    killed.wait()
+    killed.stdin.close()
+    killed.stdout.close()
+    assert len(drafts(tmp_path)) == 2
+    write(target, b"new")
+    assert target.read_text() == "new"
+    assert drafts(tmp_path) == [mine.name]
+
+
+def test_a_draft_that_is_being_written_is_left_alone(tmp_path):
+    target = tmp_path / "figures.txt"
+    other = writer(target)
+    write(target, b"mine")
+    assert target.read_text() == "mine"
+    assert len(drafts(tmp_path)) == 1
+    other.communicate("")
+    assert other.returncode == 0
+    assert target.read_text() == "whole"
+    assert drafts(tmp_path) == []
+
+
+def test_many_writers_of_one_file_leave_one_whole_file(tmp_path):
+    target, contents = tmp_path / "figures.bin", [bytes([n]) * 100_000 for n in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(20):
+            list(threads.map(lambda content: write(target, content), contents))
+            assert target.read_bytes() in contents
+    assert drafts(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO"])
+def test_what_the_disk_refuses_names_the_file(kind, tmp_path):
+    number = getattr(errno, kind)
+    target = tmp_path / "figures.txt"
+    target.write_text("old")
+    with (
+        pytest.raises(OSError, match=re.escape(f"cannot write {target}: {os.strerror(number)}")),
+        written_atomically(target),
+    ):
+        raise OSError(number, os.strerror(number), "some draft")
+    assert target.read_text() == "old"
+    with pytest.raises(FileNotFoundError, match="other"), written_atomically(target):
+        (tmp_path / "other").read_bytes()  # not about what is written

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 @contextmanager
 def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path`, moved onto it when the block ends well and removed when it does not.
+
+    What a process that was killed left there is removed by the next one that writes the same file.
 
     Example:
         >>> import tempfile
@@ -24,20 +27,70 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     check_writable(target)
     try:
-        # mkstemp makes the file private; a result file should follow the user's umask, see below.
-        handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+        _sweep(target)
+        handle, draft = _draft(target)
     except OSError as error:
         raise type(error)(f"cannot write {target}: {error.strerror}") from error
-    os.close(handle)
-    draft = Path(name)
     try:
         yield draft
         umask = os.umask(0)
         os.umask(umask)
-        draft.chmod(0o666 & ~umask)
+        draft.chmod(0o666 & ~umask)  # a draft is private; a result file should follow the user's umask
+        if handle is not None:
+            os.fsync(handle)
         draft.replace(target)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise OSError(f"cannot write {target}: {error.strerror}") from error
+        raise
     finally:
         draft.unlink(missing_ok=True)
+        if handle is not None:
+            os.close(handle)
+
+
+_WINDOWS = os.name == "nt"  # where open files can be neither locked as here nor renamed
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # what a disk answers, whoever writes
+
+
+def _draft(target: Path) -> tuple[int | None, Path]:
+    """A new file beside another, locked until it is closed so that nobody takes it for one that was left behind."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=f".draft{target.suffix}", dir=target.parent)
+        if _WINDOWS:
+            os.close(handle)
+            return None, Path(name)
+        _lock(handle, wait=True)
+        if os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # swept away before it was locked
+
+
+def _sweep(target: Path) -> None:
+    """Remove drafts of a file whose writers are gone."""
+    start, end = f".{target.stem}-", f".draft{target.suffix}"
+    for name in os.listdir(target.parent):
+        if name.startswith(start) and name.endswith(end):
+            with suppress(OSError):  # it has just been finished, or is not ours to touch
+                handle = os.open(target.parent / name, os.O_RDWR)
+                try:
+                    if _lock(handle, wait=False):
+                        os.unlink(target.parent / name)
+                finally:
+                    os.close(handle)
+
+
+def _lock(handle: int, *, wait: bool) -> bool | None:
+    """Lock an open file or folder until it is closed: whether nobody else has it; None where nothing can be locked."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # on Windows, and on some network file systems
+        return None
+    return True
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -63,26 +116,19 @@ def make_folder(folder: Path) -> None:
 def write(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all."""
     with written_atomically(path) as draft:
-        try:
-            draft.write_bytes(content)
-        except OSError as error:
-            raise OSError(f"cannot write {path}: {error.strerror}") from error
+        draft.write_bytes(content)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes that ask for the same folder out of it; the lock ends with the process at the latest."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
+    if _WINDOWS:
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BlockingIOError(f"{folder}: another process is at work in it") from error
+        if _lock(handle, wait=False) is False:
+            raise BlockingIOError(f"{folder}: another process is at work in it")
         yield
     finally:
         os.close(handle)
