@@ -414,12 +414,12 @@ def started(tmp_path, pause=0.02):
     raise AssertionError(process.communicate())
 
 
-@pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_process_that_is_stopped_leaves_complete_files(tmp_path, kind):
     process, _ = started(tmp_path)
     process.send_signal(getattr(signal, kind))
     out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, err
+    assert process.returncode == 128 + getattr(signal, kind), err
     assert err.endswith("disco track: stopped\n")
     table = rows(tmp_path / "out")
     assert 5 <= len(table) < 1000

@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any
 
 from .. import __version__
 from . import basis, bench, completion, data, equivariance, otb, quickstart, scene, table, test, track, train
-from .terminal import Parser, UsageError, manners
+from .terminal import Parser, Stopped, UsageError, manners
 
 # A new command joins by its module's name here.
 _GROUPS: dict[str, tuple[ModuleType, ...]] = {
@@ -30,7 +31,7 @@ _GROUPS: dict[str, tuple[ModuleType, ...]] = {
 _ENDS = """\
 `disco COMMAND --help` shows the options of a command, with examples.
 exit codes: 0 done, 1 an error that you can mend, 2 a wrong call, 70 a bug of ours, 130 stopped by Ctrl-C,
-141 the reader of the output went away."""
+141 the reader of the output went away, 143 stopped by kill, 129 by the end of the terminal."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,9 +105,10 @@ def _run(options: argparse.Namespace) -> int:
             options.run(options)
     except (UsageError, BrokenPipeError):
         raise
-    except KeyboardInterrupt:
-        print(f"\ndisco {options.command}: stopped", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        with suppress(OSError):  # the terminal may be gone
+            print(f"\ndisco {options.command}: stopped", file=sys.stderr)
+        return 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
     except Exception as error:
         if options.debug:
             raise

@@ -7,6 +7,7 @@ import difflib
 import json
 import math
 import re
+import signal
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -30,6 +32,14 @@ _quiet = False  # whether the command that runs was asked to be
 
 class UsageError(Exception):
     """A call that cannot be understood; its words are complete."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A command was ended by a signal, of this number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class Parser(argparse.ArgumentParser):
@@ -103,9 +113,30 @@ def suggest(action: argparse.Action, words: Iterable[str], *, folders: bool = Fa
     action.suggestions, action.folders = list(words), folders  # type: ignore[attr-defined]
 
 
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise Stopped(number)
+
+
+@contextmanager
+def heard(signals: Iterable[str], by: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call a function when one of these signals comes, if the system has it and it is not ignored."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = [getattr(signal, name) for name in signals if hasattr(signal, name)]
+        before = {one: signal.signal(one, by) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
 @contextmanager
 def manners(options: argparse.Namespace) -> Iterator[None]:
-    """Run a command as the options of every command ask for; what they change is restored afterwards."""
+    """Run a command as the options of every command ask for; what they change is restored afterwards.
+
+    What ends a process elsewhere, a kill or the end of its terminal, is as Ctrl-C: nothing half-done is left.
+    """
     global _quiet
     if options.threads is not None and options.threads < 1:
         raise ValueError(f"--threads must be at least 1, got {options.threads}")
@@ -117,7 +148,7 @@ def manners(options: argparse.Namespace) -> Iterator[None]:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     try:
-        with warnings.catch_warnings():
+        with heard(("SIGTERM", "SIGHUP"), _stop), warnings.catch_warnings():
             if options.quiet:
                 warnings.simplefilter("ignore")
             warnings.showwarning = lambda message, *_, **__: say(str(message))  # a line, without where in the code

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -22,7 +20,7 @@ from ..files import make_folder, written_atomically
 from ..tracking import Tracker
 from ..tracking.crop import Box
 from ..tracking.video import Footage, Frame, Pictures, VideoWriter, draw, open_footage
-from .terminal import Progress, add_command, add_out, say, show
+from .terminal import Progress, Stopped, add_command, add_out, heard, say, show
 from .trackers import add_tracker, open_tracker, tracker_name
 from .window import Window
 
@@ -228,7 +226,8 @@ def _record(
     total = min((number for number in known if number), default=0)
     rate = options.fps or footage.rate
     with ExitStack() as stack:
-        stop, progress = stack.enter_context(_stoppable()), stack.enter_context(Progress(footage.name))
+        stop, progress = _Stop(), stack.enter_context(Progress(footage.name))
+        stack.enter_context(heard(("SIGINT", "SIGTERM", "SIGHUP"), stop))
         draft = stack.enter_context(written_atomically(summary.files[0]))
         table = stack.enter_context(draft.open("w", buffering=1, newline=""))
         film = stack.enter_context(_film(summary, rate, first.image))
@@ -244,7 +243,7 @@ def _record(
                     if window and not window.show(drawn):
                         break
                 if stop.asked:
-                    raise KeyboardInterrupt
+                    raise stop.asked
                 if total:
                     progress(min(summary.rows, total), total)
         except (Exception, KeyboardInterrupt) as error:
@@ -274,26 +273,13 @@ def _film(summary: Summary, rate: Fraction, first: Tensor) -> Iterator[VideoWrit
 class _Stop:
     """Ctrl-C and kill: the first one is a wish, which is granted after the frame at hand; a second one interrupts."""
 
-    asked = False
+    asked: Stopped | None = None
     patient = False  # files are being finished
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.asked and not self.patient:
-            raise KeyboardInterrupt
-        self.asked = True
-
-
-@contextmanager
-def _stoppable() -> Iterator[_Stop]:
-    stop, before = _Stop(), {}
-    if threading.current_thread() is threading.main_thread():
-        wanted = (one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) != signal.SIG_IGN)
-        before = {one: signal.signal(one, stop) for one in wanted}
-    try:
-        yield stop
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+            raise self.asked
+        self.asked = Stopped(number)
 
 
 def _spare_source(source: str, out: Path) -> None:

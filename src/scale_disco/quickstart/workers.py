@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +37,8 @@ def has_record(run: Path) -> bool:
 def workers(count: int, tasks: list[Task]) -> Iterator[Iterator[Path | None]]:
     """Processes of one thread each that train and test; gives the runs as they are done, and None while waiting.
 
-    They are killed at the end, also in the middle: a run goes on from its last epoch.
+    They are killed at the end, also in the middle: a run goes on from its last epoch. They end with the process that
+    started them, however that ends.
     """
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     todo: Any = context.Queue()
@@ -71,6 +74,7 @@ def workers(count: int, tasks: list[Task]) -> Iterator[Iterator[Path | None]]:
 def _work(todo: Any, done: Any) -> None:
     """What a process does: train and test until nothing is left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     from ..training.evaluate import evaluate
     from ..training.run import train
@@ -84,6 +88,13 @@ def _work(todo: Any, done: Any) -> None:
             done.put((run, f"training {settings.model}: {type(error).__name__}: {reason(error)}"))
         else:
             done.put((run, None))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _nothing(line: str) -> None:

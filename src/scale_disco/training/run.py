@@ -10,7 +10,9 @@ import functools
 import io
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -187,10 +189,8 @@ def _fit(
                 ckpt_path=last,
                 weights_only=True,
             )
-        except SystemExit:
-            if trainer.interrupted:  # Lightning ends the process on Ctrl-C
-                raise KeyboardInterrupt from None
-            raise
+        except SystemExit as error:  # Lightning ends the process on Ctrl-C
+            raise diary.stopped or error from None
         finally:
             torch.use_deterministic_algorithms(deterministic)
     return diary.record
@@ -254,12 +254,22 @@ class _Diary(Checkpoint):
         self.out, self.record, self.recipe, self.say = out, record, recipe, say
         self.rows: list[dict[str, Any]] = []
         self.start = time.monotonic()
+        self.stopped: KeyboardInterrupt | None = None
+        self.on_sigterm = signal.getsignal(signal.SIGTERM)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        if isinstance(exception, KeyboardInterrupt):
+            self.stopped = exception
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows = state_dict["rows"]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if threading.current_thread() is threading.main_thread():  # Lightning may wait for other processes for ever
+            signal.signal(signal.SIGTERM, self.on_sigterm)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.start = time.monotonic()
