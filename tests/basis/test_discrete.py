@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -346,3 +348,29 @@ def test_bad_input_gets_one_line(arguments, message):
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         DiscreteBasis(arguments.pop("kernel_size"), arguments.pop("scales"), **arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_threads_may_ask_at_once(monkeypatch):
+    """One of them solves the basis for all, and torch keeps the number of its own threads."""
+    asked, expected, before = [1, 1.7], DiscreteBasis(3, [1, 1.7], support=5).digest, torch.get_num_threads()
+    solved = []
+
+    def slow(*arguments):
+        time.sleep(0.05)
+        solved.append(torch.get_num_threads())
+        return solve(*arguments)
+
+    monkeypatch.setattr(discrete, "_SOLVED", {})
+    monkeypatch.setattr(discrete, "solve", slow)
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda _: DiscreteBasis(3, asked, support=5).digest, range(16)))
+            others = threads.map(lambda n: DiscreteBasis(3, [1, 1.2 + n / 100], support=5).digest, range(8))
+            assert len(set(others)) == 8
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(found) == {expected}
+    assert solved == [1] * 9

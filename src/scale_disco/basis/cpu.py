@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -24,12 +25,16 @@ def on_cpu(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+_ALONE = threading.RLock()  # else one caller could restore the single thread of another
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Many small operations: waiting for a second thread costs up to 30 times the work on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    with _ALONE:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from numbers import Integral
@@ -27,6 +28,7 @@ _ROUNDING = 1e-12  # an error below this is none
 _SOLVERS = ("exact", "gradient")
 _REMEMBERED = 128  # solved bases kept in memory, the oldest dropped first
 _SOLVED: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+_SOLVING = threading.RLock()  # threads that ask for the same basis wait for one of them to solve it
 
 
 class DiscreteBasis(Basis):
@@ -123,7 +125,9 @@ def _solved(
     """Functions of every scale, from memory where they were solved before."""
     spec = (kernel_size, scales, conditions.prior.spec, conditions.mode, conditions.antialias, conditions.spatial_dims)
     key = (*spec, asked, steps, seed)
-    if key not in _SOLVED:
+    with _SOLVING:
+        if key in _SOLVED:
+            return _SOLVED[key]
         with one_thread() if isinstance(conditions.prior, CorrelatedNoise) else nullcontext():
             sides = asked or _choose_support(kernel_size, scales, conditions)
             if set(sides) == {1}:
@@ -135,7 +139,7 @@ def _solved(
         if len(_SOLVED) >= _REMEMBERED:
             del _SOLVED[next(iter(_SOLVED))]
         _SOLVED[key] = tuple(functions)
-    return _SOLVED[key]
+        return _SOLVED[key]
 
 
 def _check_support(kernel_size: int, scales: Scales, support: int | Sequence[int]) -> tuple[int, ...]:
