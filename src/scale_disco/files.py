@@ -93,6 +93,11 @@ def _lock(handle: int, *, wait: bool) -> bool | None:
     return True
 
 
+def is_draft(path: Path) -> bool:
+    """Whether a file is one that is being written, or was when its writer was killed."""
+    return path.name.startswith(".") and ".draft" in path.suffixes[-2:]
+
+
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse early what could not be written late: a missing folder, or a folder where a file should be."""
     target = Path(path)

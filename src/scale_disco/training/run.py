@@ -29,7 +29,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from safetensors.torch import save
 from torch import nn
 
-from ..files import locked, make_folder, reason, write, written_atomically
+from ..files import is_draft, locked, make_folder, reason, write, written_atomically
 from ..report import machine, versions
 from .batches import Batch, evaluation_batches, training_batches
 from .classifier import Classifier, Learner
@@ -345,7 +345,7 @@ def _new_record(settings: Settings, data: Path) -> dict[str, Any]:
 
 
 def _check_free(out: Path) -> None:
-    if out.is_dir() and any(out.iterdir()):
+    if out.is_dir() and not all(map(is_draft, out.iterdir())):  # of a process that was killed at its first word
         what = "holds a run already: add --resume to go on with it" if (out / RECORD).is_file() else "is not empty"
         raise FileExistsError(f"{out} {what}, or choose another folder with --out")
     if out.exists() and not out.is_dir():
