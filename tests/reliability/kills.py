@@ -52,6 +52,12 @@ def disco(*words: object) -> list[str]:
     return [sys.executable, "-m", "scale_disco", *map(str, words)]
 
 
+def watched() -> dict[str, str]:
+    """The environment of processes of one thread that may not use the network."""
+    path = os.pathsep.join([str(ROOT / "tests" / "reliability" / "watched"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path.rstrip(os.pathsep)}
+
+
 def start(command: list[str]) -> subprocess.Popen[str]:
     """A process in a session of its own, in which all that it starts can be found."""
     return subprocess.Popen(
@@ -60,7 +66,7 @@ def start(command: list[str]) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=watched(),
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it in the background
     )
