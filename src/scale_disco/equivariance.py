@@ -221,6 +221,8 @@ def _norms(
     whole = isinstance(border, Integral)
     if isinstance(border, bool) or not isinstance(border, Real) or not border >= 0 or not (whole or border < 0.5):
         raise ValueError(f"equivariance_error: border must be pixels >= 0 or a part of the side < 0.5, got {border!r}")
+    if len(images) == 0:
+        raise ValueError(f"equivariance_error: expected at least one image, got shape {tuple(images.shape)}")
     response = mapping(images)
     if not isinstance(response, Tensor):
         raise TypeError(f"equivariance_error: the mapping must return one tensor, got {type(response).__name__}")

@@ -4,6 +4,11 @@ Each scale is one plain (dilated) convolution with its own small kernel, `stenci
 the number of scales; large kernels run in `spectral`, those of many channels in `winograd`. `reference` holds the dense
 twins that the paper's authors ran: one large zero-filled kernel for all scales. They are there to be read and to test
 the fast path against.
+
+Which way a convolution runs depends on how many images there are, so numbers of an image may differ in their last
+digits with those beside it: by rounding relative to the largest value of the image. A pixel that is no finite number
+never reaches another image. Directly it reaches what its kernels reach; by tiles all of the tiles that see it, at most
+three taps farther; by the Fourier transform all of its image.
 """
 
 from __future__ import annotations
@@ -287,6 +292,15 @@ def check_shape(
         sizes += [f"C = {channels}"] if channels else []
         said = f" with {' and '.join(sizes)}" if sizes else ""
         raise ValueError(f"{who}: expected input [{axes}]{said}, got shape {tuple(x.shape)}")
+    check_window(who, x, dims, 1)
+
+
+def check_window(who: str, x: Tensor, dims: int, side: int) -> None:
+    """Refuse images that a window does not fit into, be it of one pixel; sizes that are traced are not known yet."""
+    if not torch.compiler.is_compiling() and min(x.shape[-dims:]) < side:
+        raise ValueError(
+            f"{who}: expected images of at least {side} pixels along each axis, got shape {tuple(x.shape)}"
+        )
 
 
 def _autocast(x: Tensor) -> bool:

@@ -45,7 +45,7 @@ def resample(x: Tensor, scale: float, *, mode: str = "cubic", antialias: bool = 
     """Rescale images by a factor: [B, C, H, W] -> [B, C, floor(H scale), floor(W scale)].
 
     One, two or three spatial axes, each by the same factor; differentiable. For every integer 1 / scale
-    it is a shift-invariant filter followed by subsampling.
+    it is a shift-invariant filter followed by subsampling. A pixel that is not finite spoils its whole map, no other.
 
     Args:
         x: Images with batch and channel axes in front.

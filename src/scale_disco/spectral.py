@@ -2,7 +2,8 @@
 
 A product of spectra costs the same for every kernel size, so that large kernels on batches of small maps take a
 fraction of the time of the plain convolution. Small kernels, few images and large maps are faster directly, or need
-less memory, and run so.
+less memory, and run so. Rounding is relative to the largest value of an image, and a pixel that is not finite reaches
+all of its image, but no other.
 """
 
 from __future__ import annotations

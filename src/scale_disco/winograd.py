@@ -3,6 +3,7 @@
 A convolution is a product of polynomials, and those are multiplied point by point. Kernels, and tiles of the image that
 give 4x4 output pixels, are evaluated at as many points as a tile has pixels; channels mix at every point by itself.
 That is 2.25 multiplications a pixel for 9 taps and 4 for 25. Few channels do not repay the evaluation and run directly.
+A pixel that is not finite reaches all of the output tiles that see it, at most three taps farther than a kernel does.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ _CLOSE = 0.1  # octaves below which it counts in full
 _APART = 0.5  # octaves between votes that make an answer half as sharp
 _SHARPNESS = 20.0  # of the softmax over shifts, to begin with
 _LEAST = 1e-6
+_SILENT = 1e-24  # part of a typical answer that is none, to one in single precision; the slope of its root is finite
 
 
 class Reading(NamedTuple):
@@ -84,7 +85,7 @@ class Readout(nn.Module):
     def even(self, profiles: Tensor) -> Tensor:
         """Profiles with channels of about the same strength, and strong answers drawn together."""
         typical = self.typical if self.typical.any() else profiles.mean((0, 2))
-        return (profiles / (typical + _LEAST)[:, None]).sqrt() - 1
+        return (profiles / (typical + _LEAST)[:, None]).clamp_min(_SILENT).sqrt() - 1
 
 
 class Absolute(Readout):
@@ -223,6 +224,8 @@ class Shift(Readout):
 
     def read(self, profiles: Tensor, weights: Tensor | None = None) -> Reading:
         seen = self.embed(profiles)
+        if len(seen) == 0:
+            return Reading(seen.sum((1, 2)), seen.sum((1, 2)))
         weights = seen.new_ones(len(seen)) if weights is None else weights.to(seen)
         chosen = _spread(weights)
         octaves, costs = self._against(seen[chosen], seen[chosen])

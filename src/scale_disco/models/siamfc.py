@@ -100,6 +100,11 @@ class Siamese(nn.Module):
 
     def embed(self, views: Tensor) -> Tensor:
         """Features of views, [B, 3, H, W] -> [B, C, S, H', W'], S = 1 for networks without scales."""
+        if views.ndim != 4 or views.shape[1] != len(self.mean) or min(views.shape[2:]) < EXEMPLAR:
+            raise ValueError(
+                f"Siamese: expected views [B, {len(self.mean)}, H, W] of at least {EXEMPLAR} pixels along each axis, "
+                f"got shape {tuple(views.shape)}"
+            )
         maps: Tensor = self.features((views - self.mean[:, None, None]) / self.deviation[:, None, None])
         return maps if self.step is not None else maps[:, :, None]
 
@@ -173,8 +178,8 @@ def _correlated(maps: Tensor, templates: Tensor) -> Tensor:
     """Templates slid over maps, [B, C, S, H, W] and [B or 1, J, C, S, h, w] -> [B, J, H', W']."""
     kernels = templates.flatten(2, 3)  # [B, J, C * S, h, w]
     flat = maps.flatten(1, 2)
-    if len(kernels) == 1:
-        return F.conv2d(flat, kernels[0])
+    if len(kernels) < 2:  # a sum, for an empty batch
+        return F.conv2d(flat, kernels.sum(0))
     return torch.cat([F.conv2d(one[None], kernel) for one, kernel in zip(flat, kernels, strict=True)])
 
 

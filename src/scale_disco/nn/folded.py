@@ -227,7 +227,7 @@ class GrowingMaxPool(nn.Module):
             not torch.compiler.is_compiling() and all(a < b for a, b in zip(reach, x.shape[2:], strict=True))
         ):
             return y
-        return torch.where(y > -math.inf, y, self.pool(x))  # windows that reach over a small map altogether
+        return torch.where(y == -math.inf, self.pool(x), y)  # windows that reach over a small map altogether
 
 
 def _every(x: Tensor, axis: int, first: int, step: int, count: int) -> Tensor:

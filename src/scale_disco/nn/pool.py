@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import ClassVar
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from ..basis import DiscreteBasis
 from ..basis.stencil import check_count
 from ..fold import fold, unfold
-from ..functional import Layout, check_shape, convolve_one, scale_maps
+from ..functional import Layout, check_shape, check_window, convolve_one, scale_maps
 from ..scales import Scales, as_scales
 from .fixed import FixedTensors
 
@@ -61,6 +62,7 @@ class _ScalePool(nn.Module):
         """Refuse what is no feature map, of its scales where windows follow them."""
         scales = None if self.scales is None else len(self.scales)
         check_shape(type(self).__name__, x, self.spatial_dims, scales=scales)
+        check_window(type(self).__name__, x, self.spatial_dims, self.kernel_size - 2 * self.padding)
 
     def extra_repr(self) -> str:
         follows = "" if self.scales is None else f", scales={self.scales}"
@@ -143,6 +145,7 @@ class _ScaleBlurPool(_Enlarged):
 
     def forward(self, x: Tensor) -> Tensor:
         check_shape(type(self).__name__, x, self.spatial_dims, scales=len(self.scales))
+        check_window(type(self).__name__, x, self.spatial_dims, self.stride)
         blurred = _each_scale(x, self.weigh)
         return blurred if self.stride == 1 else unfold(_average(fold(blurred), self.stride, self.stride, 0), x.shape[2])
 
@@ -277,18 +280,21 @@ class ScaleUpsample(nn.Module):
 
     def __init__(self, scale_factor: float = 2, mode: str = "linear") -> None:
         super().__init__()
-        if isinstance(scale_factor, bool) or not isinstance(scale_factor, (int, float)) or not scale_factor > 0:
+        number = isinstance(scale_factor, (int, float)) and not isinstance(scale_factor, bool)
+        if not number or not 0 < scale_factor < math.inf:
             raise ValueError(f"ScaleUpsample: scale_factor must be a positive number, got {scale_factor!r}")
         mode, modes = _TORCH_NAMES.get(mode, mode), ("nearest", "nearest-exact", *_INTERPOLATION)
         if mode not in modes:
             raise ValueError(f"ScaleUpsample: mode must be one of {', '.join(modes)}, got {mode!r}")
         self.scale_factor, self.mode = scale_factor, mode
+        self._least = next(side for side in count(math.ceil(1 / scale_factor)) if side * scale_factor >= 1)
 
     def forward(self, x: Tensor, size: Sequence[int] | None = None) -> Tensor:
         dims = x.ndim - 3
         if dims not in (1, 2, 3) or (self.mode == "cubic" and dims != 2):
             spatial = "2 spatial axes" if self.mode == "cubic" else "1 to 3 spatial axes"
             raise ValueError(f"ScaleUpsample: expected input [B, C, S, ...] with {spatial}, got shape {tuple(x.shape)}")
+        check_window("ScaleUpsample", x, dims, 1 if size is not None else self._least)
         mode = _INTERPOLATION[self.mode][dims] if self.mode in _INTERPOLATION else self.mode
         factor = self.scale_factor if size is None else None
         return unfold(F.interpolate(fold(x), size, factor, mode), x.shape[2])
