@@ -53,8 +53,12 @@ class Learner(L.LightningModule):
         """What gets smaller by training, a mean over a batch."""
 
     @abstractmethod
-    def errors_of(self, batch: Batch) -> Tensor:
-        """Which answers of the tested network are wrong, bool [B]."""
+    def answers_to(self, batch: Batch) -> Tensor:
+        """What the tested network says, [B, ...]."""
+
+    @abstractmethod
+    def wrong(self, answers: Tensor, batch: Batch) -> Tensor:
+        """Which answers are wrong, bool [B]."""
 
     @property
     def tested(self) -> nn.Module:
@@ -85,9 +89,10 @@ class Learner(L.LightningModule):
 
     def check_weights(self) -> None:
         """Refuse weights that are no numbers, before they take the place of those that are."""
-        for name, tensor in self.network.state_dict().items():
-            if isinstance(tensor, Tensor) and tensor.is_floating_point() and not tensor.isfinite().all():
-                raise NoNumberError(f"{name} has values that are no numbers, {self._kept()}")
+        for network in (self.network, self.tested):
+            for name, tensor in network.state_dict().items():
+                if isinstance(tensor, Tensor) and tensor.is_floating_point() and not tensor.isfinite().all():
+                    raise NoNumberError(f"{name} is no number after step {self.global_step}, {self._kept()}")
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
@@ -95,7 +100,11 @@ class Learner(L.LightningModule):
             self.average.update_parameters(self.network)
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        self.error.update(self.errors_of(batch).float())
+        answers = self.answers_to(batch)
+        if not answers.isfinite().all():  # which could be right by chance
+            self.check_weights()
+            raise NoNumberError(f"an answer is no number after step {self.global_step}, {self._kept()}")
+        self.error.update(self.wrong(answers, batch).float())
         self.log("validation error", self.error, prog_bar=True)
 
     def learned(self) -> Iterable[nn.Parameter]:
@@ -115,9 +124,12 @@ class Classifier(Learner):
     def loss_of(self, batch: Batch) -> Tensor:
         return F.cross_entropy(self.network(batch.images), batch.labels, label_smoothing=self.recipe.label_smoothing)
 
-    def errors_of(self, batch: Batch) -> Tensor:
-        answers: Tensor = self.tested(batch.images).argmax(1)
-        return answers != batch.labels
+    def answers_to(self, batch: Batch) -> Tensor:
+        scores: Tensor = self.tested(batch.images)
+        return scores
+
+    def wrong(self, answers: Tensor, batch: Batch) -> Tensor:
+        return answers.argmax(1) != batch.labels
 
 
 def _together(processes: int) -> AbstractContextManager[object]:

@@ -44,7 +44,10 @@ class Contrast(Learner):
             loss = loss + self.compare(one - turned, batch.labels[:, None].expand_as(one))
         return loss
 
-    def errors_of(self, batch: Batch) -> Tensor:
+    def answers_to(self, batch: Batch) -> Tensor:
         tested = self.tested
         assert isinstance(tested, Readout)
-        return (tested.compare(*batch.images.unbind(1)) - batch.labels).abs() > _NEAR
+        return tested.compare(*batch.images.unbind(1))
+
+    def wrong(self, answers: Tensor, batch: Batch) -> Tensor:
+        return (answers - batch.labels).abs() > _NEAR

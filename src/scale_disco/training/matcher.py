@@ -75,9 +75,12 @@ class Matcher(Learner):
             loss = loss + self.settings.scale_weight * shift_loss(scores.shifts, shift, octaves, self.network.steps)
         return loss
 
-    def errors_of(self, batch: Batch) -> Tensor:
-        place = self.tested(*batch.images.chunk(2, 1)).place
-        return distance(place, batch.labels[:, :2]) > _NEAR
+    def answers_to(self, batch: Batch) -> Tensor:
+        place: Tensor = self.tested(*batch.images.chunk(2, 1)).place
+        return place
+
+    def wrong(self, answers: Tensor, batch: Batch) -> Tensor:
+        return distance(answers, batch.labels[:, :2]) > _NEAR
 
 
 def scale_scores(network: Siamese, place: Tensor, right: Tensor) -> None:
