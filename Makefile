@@ -5,7 +5,7 @@ EXTRAS := train,plot,video,demo,onnx,hub,docs,dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow check docs format clean
+.PHONY: demo test test-slow reliability check docs format clean
 
 demo: .venv/ready  ## everything once, in minutes, and a report for the browser
 	$(BIN)/disco quickstart
@@ -15,6 +15,9 @@ test: .venv/ready  ## the test suite
 
 test-slow: .venv/ready  ## the long suites
 	$(BIN)/python -m pytest -m slow
+
+reliability: .venv/ready  ## the long suites of kills, hostile files, numbers and long runs, and their figures
+	$(BIN)/python benchmarks/reliability.py
 
 check: .venv/ready  ## format, lint, types, import graph, links
 	$(BIN)/ruff format --check .
