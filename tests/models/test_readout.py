@@ -155,3 +155,12 @@ def test_scales_must_grow_by_one_factor():
         Equivariant(4, Scales([1, 2, 3, 4]))
     with pytest.raises(ValueError, match="4 or more"):
         Shift(4, Scales([1, 2, 4]))
+
+
+@pytest.mark.parametrize("name", READOUTS)
+def test_shapes_are_known_without_memory(name):
+    with torch.device("meta"):
+        empty = READOUTS[name](6, SCALES)
+    assert {key: value.shape for key, value in empty.state_dict().items()} == {
+        key: value.shape for key, value in READOUTS[name](6, SCALES).state_dict().items()
+    }

@@ -57,7 +57,7 @@ class Readout(nn.Module):
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__()
-        octaves = torch.tensor([scales.ratio(k) for k in range(len(scales))], dtype=torch.float64).log2()
+        octaves = torch.tensor([scales.ratio(k) for k in range(len(scales))], dtype=torch.float64, device="cpu").log2()
         if len(scales) <= _COMMON or (octaves.diff().max() - octaves.diff().min()) > 1e-6:
             raise ValueError(f"Readout: scales must be {_COMMON + 1} or more that grow by one factor, got {scales!r}")
         self.channels, self.step = channels, float(octaves[1])
