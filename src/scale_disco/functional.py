@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from .basis.stencil import CONVOLUTION, check_count
 from .fold import fold, unfold
 
 PADDING_MODES = {"zeros": "constant", "circular": "circular", "reflect": "reflect", "replicate": "replicate"}
-_transforms = True  # whether convolutions may run by them
+_transforms = ContextVar("transforms", default=True)  # whether convolutions may run by them, in every thread by itself
 
 
 class Layout(NamedTuple):
@@ -335,7 +336,7 @@ def _transformed(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> Tensor | 
     ones, step = (1,) * (kernel.ndim - 2), layout.dilations[k][0]
     centred = tuple((step * (side // 2),) * 2 for side in kernel.shape[2:])
     plain = (layout.stride, layout.groups, layout.padding_mode) == (ones, 1, "zeros")
-    if not _transforms or not plain or layout.pads[k] != centred or set(layout.dilations[k]) != {step}:
+    if not _transforms.get() or not plain or layout.pads[k] != centred or set(layout.dilations[k]) != {step}:
         return None
     if step == 1 and spectral.pays(x, kernel):
         return spectral.correlate(x, kernel)
@@ -347,12 +348,11 @@ def _transformed(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> Tensor | 
 @contextmanager
 def direct() -> Iterator[None]:
     """Inside it all convolutions run directly, none by the Fourier transform or tiles."""
-    global _transforms
-    before, _transforms = _transforms, False
+    before = _transforms.set(False)
     try:
         yield
     finally:
-        _transforms = before
+        _transforms.reset(before)
 
 
 def _check_size(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> None:

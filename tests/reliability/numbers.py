@@ -134,16 +134,16 @@ def not_finite(module: nn.Module, x: Tensor, precision: str, run: Any = None) ->
     return [name for name, tensor in found.items() if tensor is not None and not tensor.isfinite().all()]
 
 
-def deviation(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, over the largest number that the image gives; both [B, ...]."""
+def deviation(found: Tensor, expected: Tensor, least: float = 1e-30) -> float:
+    """The largest difference, over the largest number that the image gives, or at least one; both [B, ...]."""
     assert found.shape == expected.shape
     if found.numel() == 0:
         return 0.0
     found, expected = (one.detach().double().reshape(len(one), -1) for one in (found, expected))
-    return float(((found - expected).abs().amax(1) / expected.abs().amax(1).clamp_min(1e-30)).max())
+    return float(((found - expected).abs().amax(1) / expected.abs().amax(1).clamp_min(least)).max())
 
 
-def apart(module: Any, x: Tensor, seed: int = 0) -> float:
+def apart(module: Any, x: Tensor, seed: int = 0, least: float = 1e-30) -> float:
     """How far results are from those of the whole batch, for images alone, in another order, and in two parts."""
     whole = tree_leaves(module(x))
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
@@ -153,7 +153,7 @@ def apart(module: Any, x: Tensor, seed: int = 0) -> float:
         [y[order.argsort()] for y in tree_leaves(module(x[order]))],
         [torch.cat(parts) for parts in zip(*(tree_leaves(module(p)) for p in (x[:half], x[half:])), strict=True)],
     ]
-    return max(deviation(y, want) for ys in found for y, want in zip(ys, whole, strict=True))
+    return max(deviation(y, want, least) for ys in found for y, want in zip(ys, whole, strict=True))
 
 
 @dataclass(frozen=True)
