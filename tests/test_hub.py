@@ -370,12 +370,12 @@ def test_a_config_cannot_name_a_file_to_read(tmp_path):
 
 
 def test_a_save_that_fails_leaves_the_old_network(saved, monkeypatch):
-    def broken(state, path, metadata):
-        Path(path).write_bytes(b"half")
+    def broken(path, content):
+        path.write_text("half")
         raise OSError("disk full")
 
     old = Net.from_pretrained(saved)
-    monkeypatch.setattr(hub, "save_file", broken)
+    monkeypatch.setattr(Path, "write_bytes", broken)
     with pytest.raises(OSError, match="disk full"):
         Net(DiscreteBasis(3, [1, 2]), width=7).save_pretrained(saved)
     assert same(old, Net.from_pretrained(saved))

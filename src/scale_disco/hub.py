@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .basis import Basis, BSplineBasis, DiscreteBasis, FourierBesselBasis, HermiteBasis, LogRadialBasis
@@ -107,7 +107,7 @@ class ScaleHubMixin(ModelHubMixin):
         for digest, basis in bases.items():
             basis.save(folder / f"basis-{digest}.safetensors")
         with written_atomically(folder / _CONFIG) as note, written_atomically(folder / _WEIGHTS) as weights:
-            save_file(state, weights, {"format": "pt"})
+            weights.write_bytes(save(state, {"format": "pt"}))
             note.write_text(json.dumps(arguments, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             (folder / _CONFIG).unlink(missing_ok=True)  # so that no reader sees an old config beside new weights
         if not (readme := folder / "README.md").exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .basis import Basis
-from .files import check_writable, written_atomically
+from .files import check_writable, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -392,8 +393,9 @@ def _finish(axis: Any) -> None:
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, whole or not at all; the suffix names the format."""
     form = check_picture(path)
-    with written_atomically(path) as draft:
-        figure.savefig(draft, dpi=150, format=form)
+    drawn = io.BytesIO()  # a full disk makes some formats fail on themselves
+    figure.savefig(drawn, dpi=150, format=form)
+    write(Path(path), drawn.getvalue())
 
 
 def check_picture(path: str | os.PathLike[str]) -> str:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,11 +144,11 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     DiscreteBasis(3, ROOT_2).save(path)
     before = path.read_bytes()
 
-    def full(tensors, file, metadata):
-        file.write_bytes(b"half")
-        raise OSError("No space left on device")
+    def full(file, content):
+        file.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("scale_disco.basis.stencil.save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         DiscreteBasis(3, ROOT_2, prior="white").save(path)
     assert path.read_bytes() == before

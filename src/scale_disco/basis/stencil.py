@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from ..files import written_atomically
+from ..files import write
 from ..resample import canonical_mode
 from ..scales import Scales, as_scales
 from .cpu import on_cpu
@@ -305,8 +306,7 @@ class Basis:
         """Write stencils and spec to a safetensors file, whole or not at all."""
         tensors = {str(k): stencil.functions.contiguous() for k, stencil in enumerate(self.stencils)}
         metadata = {"format": _FORMAT, "spec": json.dumps(self.spec, sort_keys=True), "digest": self.digest}
-        with written_atomically(path) as draft:
-            save_file(tensors, draft, metadata)
+        write(Path(path), save(tensors, metadata))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

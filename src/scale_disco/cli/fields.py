@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from collections.abc import Iterator
 from itertools import chain, count
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..files import write, written_atomically
+from ..files import write
 from ..scene.field import Field
 
 NUMBERS, _NOTE = (".npy", "-confidence.npy"), ".json"
@@ -54,8 +55,9 @@ class Job(NamedTuple):
                 self.file(end).unlink(missing_ok=True)
         self.conclude({"source": self.path.name, "complete": False}, mark)
         for end, values in zip(NUMBERS, numbers, strict=True):
-            with written_atomically(self.file(end)) as draft:
-                np.save(draft, values.numpy(), allow_pickle=False)
+            packed = io.BytesIO()  # numpy does not say why it cannot write to a disk
+            np.save(packed, values.numpy(), allow_pickle=False)
+            write(self.file(end), packed.getvalue())
 
     def conclude(self, row: dict[str, Any], mark: dict[str, Any]) -> None:
         """The note, which comes last: what was done, and what that depends on."""

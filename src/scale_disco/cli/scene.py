@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..files import make_folder, written_atomically
+from ..files import make_folder, write, written_atomically
 from ..models.scale_estimator import CELL
 from ..plots import check_picture, overlay, plot_field, save_figure
 from ..scene.field import Estimator, Field, cell_field, enlarged, extent, scale_field
@@ -322,8 +323,9 @@ def _line(row: dict[str, Any]) -> str:
 def _save_picture(image: Tensor, path: Path) -> None:
     from PIL import Image
 
-    with written_atomically(path) as draft:
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(draft)
+    packed = io.BytesIO()  # Pillow does not say why it cannot write to a disk
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(packed, "PNG")
+    write(path, packed.getvalue())
 
 
 def _some(number: int, what: str) -> str:

@@ -266,7 +266,8 @@ def _film(summary: Summary, rate: Fraction, first: Tensor) -> Iterator[VideoWrit
     except Exception as error:
         if not summary.rows:
             raise
-        summary.error = summary.error or error
+        if not isinstance(summary.error, KeyboardInterrupt):
+            summary.error = error  # which names the file, unlike that of a frame
         del summary.files[1]
 
 

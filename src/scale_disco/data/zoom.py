@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -27,6 +28,7 @@ _MADE = {"object": 0.25, "background": 0.1}  # share of made textures
 _LIKENESS = 0.8  # how far the colours of an object are moved towards those of the background
 _CROPS = 6  # of which the one with most detail becomes the object
 _QUALITY = 92  # of JPEG
+_KINDS = {".jpg": "JPEG", ".png": "PNG"}
 _KEPT = 64  # decoded masters in memory
 
 Progress = Callable[[int, int], None]
@@ -214,9 +216,10 @@ def _make(folder: Path, plan: Plan, settings: Settings, read: Callable[[Master],
     try:
         scene = Scene(plan, settings, read)
         for number in range(settings.frames):
-            path = draft / "img" / _file(number, settings)
+            path, packed = draft / "img" / _file(number, settings), io.BytesIO()
+            _picture(scene.frame(number)).save(packed, _KINDS[settings.suffix], quality=_QUALITY)
             try:
-                _picture(scene.frame(number)).save(path, quality=_QUALITY)
+                path.write_bytes(packed.getvalue())  # Pillow would not say why it cannot
             except OSError as error:
                 raise type(error)(f"cannot write {path}: {error.strerror}") from error
         write(draft / "groundtruth_rect.txt", _truth(plan.motion))

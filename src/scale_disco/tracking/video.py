@@ -259,7 +259,8 @@ class VideoWriter:
         import av
 
         _, height, width = first.shape
-        self.container = av.open(str(path.absolute()), "w", format="mp4")
+        self.file = _Taking(path)
+        self.container = av.open(self.file, "w", format="mp4")
         rate = rate.limit_denominator(1000)
         if "libx264" in av.codecs_available:
             self.stream = self.container.add_stream("libx264", rate, {"preset": "veryfast", "crf": "20"})
@@ -278,11 +279,12 @@ class VideoWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self.file:
             if kind is None:
-                self.container.mux(self.stream.encode())
-        finally:
+                self._write(None)
             self.container.close()
+            if kind is None:
+                self.file.check()
 
     def add(self, image: Tensor, seconds: Fraction) -> None:
         """A frame, shown from a time on."""
@@ -293,7 +295,40 @@ class VideoWriter:
         frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
         self.last = max(self.last + 1, round(seconds * self.clock))
         frame.pts, frame.time_base = self.last, Fraction(1, self.clock)
+        self._write(frame)
+
+    def _write(self, frame: VideoFrame | None) -> None:
         self.container.mux(self.stream.encode(frame))
+        self.file.check()
+
+
+class _Taking:
+    """A file that takes all that is written and keeps the first error: a full disk would make FFmpeg crash."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("wb", buffering=0)
+        self.error: OSError | None = None
+        self.seek, self.tell = self.file.seek, self.file.tell
+
+    def __enter__(self) -> _Taking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def write(self, content: bytes) -> int:
+        rest = memoryview(content)
+        try:
+            while rest and self.error is None:
+                rest = rest[self.file.write(rest) :]
+        except OSError as error:
+            self.error = error
+        return len(content)
+
+    def check(self) -> None:
+        """Raise what was kept."""
+        if self.error is not None:
+            raise self.error
 
 
 def draw(image: Tensor, box: Box, label: str = "", *, lost: bool = False) -> Tensor:
