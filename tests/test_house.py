@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "scale_disco"
 
 # Data flows down this list; a module imports only from lines above its own.
 ROOMS = [
-    {"scales", "files", "basis.cpu"},
+    {"scales", "files", "reading", "basis.cpu"},
     {"resample"},
     {"basis.prior", "basis.power"},
     {"basis.solve"},
@@ -24,7 +24,7 @@ ROOMS = [
     {"basis.discrete", "basis.hermite", "basis.bspline", "basis.fourier_bessel", "basis.log_radial"},
     {"basis.paper"},
     {"basis"},
-    {"fold", "spectral", "winograd", "data.mnist", "data.images", "data.otb_lists"},
+    {"fold", "spectral", "winograd", "data.mnist", "data.images", "data.otb_lists", "data.photo"},
     {"functional", "data.mnist_scale", "data.pictures", "data.stl10", "data.folder", "data.otb"},
     {"data.zoom_masters", "data.zoom_motion"},
     {"data.zoom"},

@@ -11,6 +11,7 @@ from numbers import Integral, Real
 # product of floats, far below any step between scales that a kernel could tell apart.
 TOLERANCE = 1e-6
 _LARGEST_RATIO = 1e6
+_MOST = 1000
 
 
 class Scales:
@@ -38,6 +39,8 @@ class Scales:
             raise TypeError(f"Scales: expected a sequence of numbers, got {_short(factors)}")
         if not values:
             raise ValueError("Scales: expected at least one scale, got none")
+        if len(values) > _MOST:
+            raise ValueError(f"Scales: expected at most {_MOST:,} scales, got {len(values):,}")
         for value in values:
             try:
                 number = math.nan if isinstance(value, (str, bytes, bool)) else float(value)

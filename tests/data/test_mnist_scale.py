@@ -230,12 +230,12 @@ def forged(path, **arrays):
     ("arrays", "message"),
     [
         ({"val_labels": np.zeros(2, np.uint8)}, "its checksum is another"),
-        ({"val_labels": None}, "no item named 'val_labels.npy'"),
-        ({"note": None}, "no item named 'note.npy'"),
+        ({"val_labels": None}, "it has no array val_labels"),
+        ({"note": None}, "it has no array note"),
         ({"note": np.frombuffer(b"{}", np.uint8)}, "its note does not say 'mnist-scale 1'"),
         ({"note": np.frombuffer(b"[1", np.uint8)}, "delimiter"),
         ({"note": np.frombuffer(b'{"format": "mnist-scale 2"}', np.uint8)}, "its note does not say 'mnist-scale 1'"),
-        ({"note": np.zeros(10**6, np.uint8)}, "unpacks to more than mnist-scale mini holds"),
+        ({"note": np.zeros(10**6, np.uint8)}, "it unpacks to more than [0-9,]+ bytes"),
     ],
 )
 def test_forged_files_are_refused(tmp_path, few, arrays, message):
@@ -260,7 +260,7 @@ class Trap:
 def test_nothing_in_a_file_is_run(tmp_path, few):
     path = save(tmp_path, "mini", few, source="a test")
     forged(path, val_labels=np.array([Trap(tmp_path / "trap")]))
-    with pytest.raises(ValueError, match="Object arrays cannot be loaded"):
+    with pytest.raises(ValueError, match="it holds objects of Python"):
         load(tmp_path, "mini")
     assert not (tmp_path / "trap").exists()
     with np.load(path, allow_pickle=True) as archive:

@@ -119,7 +119,7 @@ def test_folds_are_rows_beyond_255(tmp_path, made):
         (b"0 4\n", "line 1 names a row twice, or one beyond the 4 images"),
         (b"0 1\n2 2\n", "line 2 names a row twice"),
         (b"\xff\xfe", "damaged or foreign: 'utf-8' codec"),
-        (b"0 " * (1 << 20), "it is too long"),
+        (b"0 " * (1 << 20), "it has more than 1,048,576 bytes"),
     ],
 )
 def test_damaged_folds_are_refused(folder, content, trouble):

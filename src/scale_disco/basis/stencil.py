@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..files import write
+from ..reading import parse_json, plain
 from ..resample import canonical_mode
 from ..scales import Scales, as_scales
 from .cpu import on_cpu
@@ -319,7 +320,7 @@ class Basis:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
             if metadata.get("format") != _FORMAT:
                 raise ValueError(f"its format is {metadata.get('format')!r}, expected {_FORMAT!r}")
-            spec = json.loads(metadata["spec"])
+            spec = parse_json(metadata["spec"])
             stencils = [Stencil(tensors[str(k)], dilation) for k, dilation in enumerate(spec["dilation"])]
             basis = cls.__new__(cls)
             Basis.__init__(basis, spec["scales"], stencils, kernel_size=spec["kernel_size"], spec=spec)
@@ -334,7 +335,7 @@ class Basis:
             raise FileNotFoundError(f"{cls.__name__}.load: no such file: {path}") from None
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             reason = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"{cls.__name__}.load: refused {path}: {reason.splitlines()[0]}") from error
+            raise ValueError(f"{cls.__name__}.load: refused {path}: {plain(reason)}") from error
         return basis
 
     def __repr__(self) -> str:

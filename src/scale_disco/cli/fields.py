@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ..files import write
+from ..files import reason, write
+from ..reading import parse_npy, plain, read_json
 from ..scene.field import Field
 
 NUMBERS, _NOTE = (".npy", "-confidence.npy"), ".json"
@@ -43,7 +45,7 @@ class Job(NamedTuple):
     def note(self) -> dict[str, Any]:
         """What an earlier call has written of its work, nothing if there was none or if it did not come that far."""
         try:
-            note = json.loads(self.file(_NOTE).read_bytes())
+            note = read_json(self.file(_NOTE))
         except (FileNotFoundError, ValueError):  # a damaged one is as good as none
             return {}
         return note if isinstance(note, dict) else {}
@@ -73,8 +75,21 @@ class Job(NamedTuple):
         """What `keep` wrote, frame by frame; nothing if it is gone, the shorter if it was stopped between two files."""
         if not all(self.file(end).is_file() for end in NUMBERS):
             return []
-        octaves, confidence = (torch.from_numpy(np.load(self.file(end), allow_pickle=False)) for end in NUMBERS)
+        octaves, confidence = (_numbers(self.file(end)) for end in NUMBERS)
+        if octaves.shape[1:] != confidence.shape[1:]:
+            raise ValueError(f"{self.file(NUMBERS[0])} and {self.file(NUMBERS[1])} are of two films: delete both")
         return [Field(*pair) for pair in zip(octaves, confidence, strict=False)]
+
+
+def _numbers(path: Path) -> Tensor:
+    """What was kept of the frames of a film, float32 [T, h, w]."""
+    try:
+        values = parse_npy(path.read_bytes())
+        if values.dtype != np.float32 or values.ndim != 3:
+            raise ValueError(f"expected float32 [T, h, w], got {values.dtype} {values.shape}")
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged; delete it to see the film anew ({plain(reason(error))})") from error
+    return torch.from_numpy(values)
 
 
 def jobs_of(paths: list[Path], out: Path, film: bool) -> Iterator[Job]:
@@ -88,9 +103,10 @@ def jobs_of(paths: list[Path], out: Path, film: bool) -> Iterator[Job]:
         for name in chain([path.stem, longer], (f"{longer}-{number}" for number in count(2))):
             job = Job(path, out, name, film)
             files = {file.name.casefold() for file in job.all_files()}
+            there = any(file.exists() for file in job.all_files())  # asked first: a note comes before other files
             note = job.note()
             own = "mark" in note and note.get("source") == path.name
-            if not files & taken and (own or not any(file.exists() for file in job.all_files())):
+            if not files & taken and (own or not there):
                 taken |= files
                 yield job
                 break

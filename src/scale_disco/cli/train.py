@@ -7,10 +7,12 @@ import dataclasses
 import json
 import shlex
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
 
+from ..reading import plain, read_bytes
 from ..training import EXPERIMENTS
 from ..training.record import check_experiment, read_record
 from ..training.settings import Settings
@@ -44,6 +46,8 @@ _FIELDS: dict[str, dict[str, dataclasses.Field[Any]]] = {
     for name, one in EXPERIMENTS.items()
 }
 _NAMES = list(dict.fromkeys(name for fields in _FIELDS.values() for name in fields))
+_LARGEST = 1 << 16  # bytes of a file of settings
+_GREATEST = 10**18  # number in it, either way
 # Beside the settings, what a file of --config may hold, and what it is if nothing is said.
 _OTHERS: dict[str, Any] = {
     "data": Path("data"),
@@ -198,15 +202,27 @@ def _configured(options: argparse.Namespace) -> dict[str, Any]:
 
     path = options.config
     try:
-        content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: no YAML file ({error})") from error
+        packed = read_bytes(path, _LARGEST)
+        parts = 0
+        for event in yaml.parse(packed):  # before anything is made of it: aliases could unfold to gigabytes
+            parts += isinstance(event, yaml.CollectionStartEvent)
+            if isinstance(event, yaml.AliasEvent) or parts > 1:
+                raise ValueError("expected lines such as `epochs: 2`, not lists or aliases")
+        content = yaml.safe_load(packed)
+    except OSError:
+        raise
+    except Exception as error:  # dates, numbers and tags that are none make it raise a dozen kinds
+        raise ValueError(f"{path}: no YAML file ({plain(error or type(error).__name__)})") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected arguments such as `epochs: 2`, got {content!r}")
-    words = [options.experiment]
+        raise ValueError(f"{path}: expected arguments such as `epochs: 2`, got {plain(content)}")
     if (named := content.get("experiment", options.experiment)) != options.experiment:
-        raise ValueError(f"{path}: it is for {named}, got {options.experiment}")
+        raise ValueError(f"{path}: it is for {plain(named)}, got {options.experiment}")
+    words = [options.experiment]
     for name, value in content.items():
+        if not isinstance(name, str) or not isinstance(value, (str, int, float, NoneType)):
+            raise ValueError(f"{path}: expected arguments such as `epochs: 2`, got {plain(f'{name}: {value}')}")
+        if isinstance(value, int) and abs(value) > _GREATEST:
+            raise ValueError(f"{path}: {plain(name)} is absurdly large")
         if name != "experiment" and value is not None and value is not False:
             option = f"--{name}".replace("_", "-")
             words += [option] if value is True else [f"{option}={value}"]
@@ -215,7 +231,7 @@ def _configured(options: argparse.Namespace) -> dict[str, Any]:
         if unknown:
             options.parser.refuse(unknown)
     except UsageError as error:
-        raise UsageError(f"{error} (in {path})") from error
+        raise UsageError(f"{plain(error)} (in {path})") from error
     return _given(read)
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..files import make_folder, write
+from ..reading import read_bytes
 
 SIDE = 28
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
@@ -92,7 +93,7 @@ def _find(folder: Path, name: str) -> Path | None:
 def _checked(path: Path, name: str) -> bytes:
     """What one of MNIST's files holds, unpacked."""
     try:
-        return _unpacked(path.read_bytes(), name, packed=path.suffix == ".gz")
+        return _unpacked(read_bytes(path, _LARGEST), name, packed=path.suffix == ".gz")
     except ValueError as error:
         raise ValueError(f"{path}: {error}; delete it and get it anew") from error
 

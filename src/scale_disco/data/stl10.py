@@ -22,6 +22,7 @@ from typing import IO
 import numpy as np
 
 from ..files import locked, make_folder, reason, write, written_atomically
+from ..reading import parse_json, plain, read_bytes
 from .images import ImageSet
 
 SIDE = 96
@@ -178,7 +179,7 @@ def _check_files(paths: list[Path], *, anew: bool = False, progress: Progress | 
 
     for path in paths:
         if path.name == _CLASS_NAMES and (classes := _classes(path)) != CLASSES:
-            raise ValueError(f"{path}: not STL-10's classes, got {', '.join(classes)}; {_AGAIN}")
+            raise ValueError(f"{path}: not STL-10's classes, got {plain(', '.join(classes))}; {_AGAIN}")
     for path in left:
         size, checksum = _FILES[path.name]
         if path.stat().st_size != size:
@@ -219,12 +220,8 @@ def _classes(path: Path) -> tuple[str, ...]:
 
 
 def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        content = file.read(_TEXT + 1)
     try:
-        if len(content) > _TEXT:
-            raise ValueError("it is too long")
-        return content.decode()
+        return read_bytes(path, _TEXT).decode()
     except ValueError as error:
         raise ValueError(f"{path}: damaged or foreign: {reason(error)}; {_AGAIN}") from error
 
@@ -237,8 +234,8 @@ def _stamp(path: Path) -> list[int | str]:
 def _read_checked(folder: Path) -> dict[str, list[int | str]]:
     """What was noted of files with the right checksum; a note that cannot be read is none."""
     try:
-        known = json.loads(_text(folder / _CHECKED))
-    except (OSError, ValueError, RecursionError):
+        known = parse_json(_text(folder / _CHECKED))
+    except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
 

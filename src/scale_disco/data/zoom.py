@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..files import locked, make_folder, write
+from ..reading import plain, read_json
 from .zoom_masters import PARTS, Master, split, textures
 from .zoom_motion import KINDS, SMALLEST, Motion, Shape, largest_size, random_motion, wander
 
@@ -174,14 +175,14 @@ def _check_note(out: Path, note: dict[str, Any]) -> None:
         write(path, f"{json.dumps(note, indent=1)}\n".encode())
         return
     try:
-        found = json.loads(path.read_bytes())
+        found = read_json(path)
         old = dict(found["settings"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: damaged or foreign; delete {out} or choose another folder") from error
     if found != note:
         new = note["settings"]
         changed = [f"{name} {old.get(name)}, not {value}" for name, value in new.items() if old.get(name) != value]
-        why = ", ".join(changed) or "cut from other pictures, or made by another version"
+        why = plain(", ".join(changed)) or "cut from other pictures, or made by another version"
         raise ValueError(f"zoom: the sequences in {out} are others: {why}; delete them or choose another folder")
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from ..data import stl10
 from ..files import make_folder, reason, write
 from ..models.scale_estimator import CELL, WINDOW
+from ..reading import plain
 from .pictures import UnreadableError, find_pictures, read_picture
 
 if TYPE_CHECKING:
@@ -117,11 +118,16 @@ def find(data: Path) -> list[Picture]:
         Picture(
             number,
             path.relative_to(data).as_posix(),
-            hashlib.sha256(path.read_bytes()).hexdigest(),
+            _digest(path),
             partial(read_picture, path, _LONGEST),
         )
         for number, path in enumerate(paths)
     ]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _tensor(image: np.ndarray) -> Tensor:
@@ -172,9 +178,13 @@ def _kept(network: Network, picture: Picture, sizes: Sizes, cache: Path | None) 
     path = cache / f"copies-{key[:32]}.safetensors"
     if path.is_file():
         try:
-            return Copies(**load_file(path))
+            copies = Copies(**load_file(path))
+            shapes = tuple(copies.profiles.shape[:2]), tuple(copies.octaves.shape)
+            if shapes != ((sizes.copies, sizes.windows), (sizes.copies,)) or copies.profiles.ndim != 4:
+                raise ValueError("it holds other copies")
+            return copies
         except Exception as error:  # whatever a damaged file makes safetensors raise
-            raise ValueError(f"{path}: damaged; delete it to see the picture anew ({reason(error)})") from error
+            raise ValueError(f"{path}: damaged; delete it to see the picture anew ({plain(reason(error))})") from error
     copies = see_copies(network, picture.read(), sizes, picture.number)
     write(path, save(copies._asdict()))
     return copies

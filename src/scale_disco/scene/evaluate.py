@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..files import make_folder, reason, write
 from ..models.scale_estimator import ScaleEstimator
+from ..reading import plain
 from .contrast import Copies, Picture, Sizes, read_copies
 from .depth import DepthPair
 from .field import Field, cell_field
@@ -223,9 +224,12 @@ def window_profiles(estimator: ScaleEstimator, image: Tensor, cache: Path | None
     path = cache / f"windows-{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.safetensors"
     if path.is_file():
         try:
-            return load_file(path)["profiles"]
+            profiles = load_file(path)["profiles"]
+            if profiles.ndim != 3:
+                raise ValueError("it holds no profiles [N, C, S]")
+            return profiles
         except Exception as error:  # whatever a damaged file makes safetensors raise
-            raise ValueError(f"{path}: damaged; delete it to see the picture anew ({reason(error)})") from error
+            raise ValueError(f"{path}: damaged; delete it to see the picture anew ({plain(reason(error))})") from error
     profiles = _seen(estimator, image)
     write(path, save({"profiles": profiles}))
     return profiles

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..data.otb import Sequence
 from ..files import make_folder, reason, write
+from ..reading import plain, read_bytes, read_json
 
 _FORMATS = (".txt", ".json")
 _OTHER_KEYS = {"human4": ("human4-2",)}  # the only object of its video, and the second one in the benchmark's files
@@ -123,7 +124,7 @@ def _boxes(path: Path) -> Tensor:
 def _boxes_of_json(path: Path) -> Tensor:
     """Rows of a file of the benchmark's scripts: a list of one run, a dictionary with its boxes in "res"."""
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {reason(error)}") from error
     run = document[0] if isinstance(document, list) and document else document
@@ -132,7 +133,7 @@ def _boxes_of_json(path: Path) -> Tensor:
         raise ValueError(f'{path}: expected the boxes [[x, y, w, h], ...] of a run in "res"')
     kind = run.get("resType", run.get("type", "rect"))
     if kind != "rect":
-        raise ValueError(f'{path}: boxes of the type "rect" can be read, got {kind!r}')
+        raise ValueError(f'{path}: boxes of the type "rect" can be read, got {plain(repr(kind))}')
     return _checked(path, rows)
 
 
@@ -141,20 +142,20 @@ def _checked(path: Path, rows: list[list[str]]) -> Tensor:
     for number, row in enumerate(rows, 1):
         try:
             box = [float(word) for word in row]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             box = []
         if len(box) != 4 or any(map(math.isinf, box)):
             shown = ",".join(map(str, row))
-            raise ValueError(f"{path}, line {number}: expected four numbers x, y, w, h, got {shown!r}")
+            raise ValueError(f"{path}, line {number}: expected four numbers x, y, w, h, got {plain(repr(shown))}")
         boxes.append(box)
-    return torch.tensor(boxes, dtype=torch.float64).reshape(len(boxes), 4)
+    return torch.from_numpy(np.array(boxes, np.float64)).reshape(len(boxes), 4)
 
 
 def _seconds(path: Path) -> Tensor:
     try:
         seconds = torch.tensor([float(line) for line in _lines(path)], dtype=torch.float64)
     except ValueError as error:
-        raise ValueError(f"{path}: expected seconds, a number in every line: {reason(error)}") from error
+        raise ValueError(f"{path}: expected seconds, a number in every line: {plain(error)}") from error
     if not bool((seconds >= 0).all()):
         raise ValueError(f"{path}: expected seconds of at least 0, got {float(seconds.min())}")
     return seconds
@@ -162,8 +163,8 @@ def _seconds(path: Path) -> Tensor:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_bytes().decode("utf-8-sig").rstrip().splitlines()
+        return read_bytes(path).decode("utf-8-sig").rstrip().splitlines()
     except OSError as error:
         raise type(error)(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text: {reason(error)}") from error
+    except ValueError as error:
+        raise ValueError(f"cannot read {path}: {reason(error)}") from error

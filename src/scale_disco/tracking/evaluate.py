@@ -22,6 +22,7 @@ from torch import Tensor
 from ..data.otb import Sequence, load_frame
 from ..data.otb_lists import LISTS, SCALE_VARIATION
 from ..files import locked, make_folder, write
+from ..reading import plain, read_json
 from .compare import Result, read_result, write_result
 from .crop import Box
 from .tracker import Tracker
@@ -245,13 +246,13 @@ def _claim(folder: Path, fingerprint: str) -> None:
     path = folder / _TRACKER
     if path.is_file():
         try:
-            document = json.loads(path.read_bytes())
+            document = read_json(path)
         except ValueError:
             document = None
         owner = document.get("fingerprint") if isinstance(document, dict) else None
         if owner != fingerprint:
             raise ValueError(
-                f"{folder} has results of another tracker, {owner or 'unknown'}, this one is {fingerprint}: "
+                f"{folder} has results of another tracker, {plain(owner or 'unknown')}, this one is {fingerprint}: "
                 "give another folder of results, or delete it"
             )
     elif next(folder.glob("*.txt"), None):
