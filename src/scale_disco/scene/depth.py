@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import reason
+from ..data.photo import open_picture
 from .pictures import find_pictures, read_picture
 
 _DEPTH = "_depth_mm.png"
@@ -58,17 +58,14 @@ def read_pair(name: str, photograph: Path, depth: Path) -> DepthPair:
 
 def read_depth(path: Path) -> Tensor:
     """Depth in metres, float32 [H, W], NaN where the file has zeros."""
-    from PIL import Image
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-            with Image.open(path, formats=("PNG",)) as image:
+            with open_picture(path, ("PNG",)) as image:
                 if image.mode[0] != "I":
                     raise ValueError(f"expected grey values of 16 bits, got mode {image.mode}")
                 millimetres = np.asarray(image).astype(np.float32)
-    except Exception as error:  # a damaged picture makes Pillow raise a dozen kinds
-        what = error.strerror if isinstance(error, OSError) and error.strerror else reason(error)
-        raise ValueError(f"depth: cannot read {path}: {what}") from error
+    except ValueError as error:
+        raise ValueError(f"depth: cannot read {path}: {error}") from error
     metres = torch.from_numpy(millimetres) / 1000
     return metres.where(metres > 0, math.nan)

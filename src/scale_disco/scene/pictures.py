@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 from ..data.folder import SUFFIXES
-from ..files import reason
+from ..data.photo import FORMATS, open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SHORTEST = 32  # pixels of a side below which there is no telling how scale changes over a picture
-# Those that decode without help; Pillow hands others, such as EPS, to programs that would run what is in them.
-_FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _GAP = 2  # decoders may shrink to this much more than is asked for, the rest is resampled
 
 
@@ -52,7 +50,7 @@ def is_picture(path: Path) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-            with Image.open(path, formats=_FORMATS):
+            with Image.open(path, formats=FORMATS):
                 return True
     except UnidentifiedImageError:
         return False
@@ -72,22 +70,19 @@ def read_picture(path: Path, longest: int | None = None, *, shortest: int = SHOR
         longest: Pictures with a longer side are shrunk to it, with antialiasing.
         shortest: Pictures with a shorter side are refused, as they are after shrinking.
     """
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
     if not path.is_file():
         raise FileNotFoundError(f"scene: no file {path}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as image:
+            with open_picture(path) as image:
                 if longest is not None:
                     image.draft(None, (_GAP * longest, _GAP * longest))
                 picture = _shrunk(_rgb(ImageOps.exif_transpose(image)), longest)
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged picture makes Pillow raise a dozen kinds
-        raise UnreadableError(f"scene: cannot read {path}: {_trouble(path, error)}") from error
+    except ValueError as error:
+        raise UnreadableError(f"scene: cannot read {path}: {error}") from error
     if min(picture.size) < shortest:
         width, height = picture.size
         after = "" if longest is None or longest > max(picture.size) else f" after shrinking to {longest}"
@@ -117,7 +112,7 @@ def size_of(path: Path) -> tuple[int, int]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-        with Image.open(path, formats=_FORMATS) as image:
+        with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # orientations that lie on a side
     return (height, width) if turned else (width, height)
@@ -170,16 +165,3 @@ def _shrunk(image: Image, longest: int | None) -> Image:
 
 def _tensor(image: Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
-
-
-def _trouble(path: Path, error: Exception) -> str:
-    """What is wrong with a file that Pillow could not read."""
-    from PIL import Image, UnidentifiedImageError
-
-    if not path.stat().st_size:
-        return "the file is empty"
-    if isinstance(error, UnidentifiedImageError):
-        return f"not a picture of a kind that is read here ({', '.join(_FORMATS)}), or damaged at its start"
-    if isinstance(error, (Image.DecompressionBombWarning, Image.DecompressionBombError)):
-        return f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, so many that it may be meant to fill the memory"
-    return error.strerror if isinstance(error, OSError) and error.strerror else reason(error)

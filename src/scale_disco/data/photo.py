@@ -1,0 +1,39 @@
+"""Picture files, as Pillow opens them when anyone may have made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..files import reason
+from ..reading import plain
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Those that decode without help; Pillow hands others, such as EPS, to programs that would run what is in them.
+FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+
+
+@contextmanager
+def open_picture(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Image]:
+    """A picture, to be decoded before it is closed; whatever goes wrong with it is a ValueError that says what."""
+    from PIL import Image, UnidentifiedImageError
+
+    many = f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, so many that it may be meant to fill the memory"
+    try:
+        with Image.open(path, formats=formats) as image:
+            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 0):  # Pillow itself bears twice as many
+                raise ValueError(many)
+            yield image
+    except MemoryError:
+        raise
+    except UnidentifiedImageError as error:
+        odd = f"not a picture of a kind that is read here ({', '.join(formats)}), or damaged at its start"
+        raise ValueError(odd if path.stat().st_size else "the file is empty") from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(many) from error
+    except Exception as error:  # a damaged picture makes Pillow raise a dozen kinds
+        raise ValueError(plain((isinstance(error, OSError) and error.strerror) or reason(error))) from error
