@@ -15,13 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .basis import Basis, BSplineBasis, DiscreteBasis, FourierBesselBasis, HermiteBasis, LogRadialBasis
-from .files import make_folder, reason, write, written_atomically
+from .files import locked, make_folder, reason, write, written_atomically
 from .models import create_model, default_options
+from .models.weights import check_fit
+from .reading import plain, read_bytes
 from .scales import Scales
 
 try:
@@ -104,12 +107,13 @@ class ScaleHubMixin(ModelHubMixin):
         for name, value in state.items():  # copied, since safetensors takes no shared memory
             state[name] = value.detach().to("cpu", copy=True).contiguous() if isinstance(value, Tensor) else value
         make_folder(folder)
-        for digest, basis in bases.items():
-            basis.save(folder / f"basis-{digest}.safetensors")
-        with written_atomically(folder / _CONFIG) as note, written_atomically(folder / _WEIGHTS) as weights:
-            weights.write_bytes(save(state, {"format": "pt"}))
-            note.write_text(json.dumps(arguments, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-            (folder / _CONFIG).unlink(missing_ok=True)  # so that no reader sees an old config beside new weights
+        with locked(folder):  # or the config of one could come to the weights of another
+            for digest, basis in bases.items():
+                basis.save(folder / f"basis-{digest}.safetensors")
+            with written_atomically(folder / _CONFIG) as note, written_atomically(folder / _WEIGHTS) as weights:
+                weights.write_bytes(save(state, {"format": "pt"}))
+                note.write_text(json.dumps(arguments, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+                (folder / _CONFIG).unlink(missing_ok=True)  # so that no reader sees an old config beside new weights
         if not (readme := folder / "README.md").exists():
             write(readme, str(self.generate_model_card(**(options.get("model_card_kwargs") or {}))).encode())
         return str(self.push_to_hub(options.pop("repo_id", None) or folder.name, **options)) if push_to_hub else None
@@ -147,23 +151,39 @@ class ScaleHubMixin(ModelHubMixin):
             return basis
 
         config = fetch(_CONFIG)
+        said = config.read_bytes()
         try:
-            arguments = json.loads(config.read_text(encoding="utf-8"), object_hook=decoded)
+            arguments = json.loads(read_bytes(config).decode(), object_hook=decoded)
             if set(arguments) & set(cls.unsaved):
                 raise ValueError(f"{', '.join(cls.unsaved)} cannot be among what was saved")
-            network = cls(**{**arguments, **options})
-        except Exception as error:  # a class can raise anything
-            raise ValueError(f"{who}: cannot make it from {config}: {type(error).__name__} {reason(error)}") from error
-        module, weights = cast(nn.Module, network).eval().get_submodule(cls._hub_weights), fetch(_WEIGHTS)
+            arguments = {**arguments, **options}
+        except Exception as error:  # whatever can be wrong with a document
+            raise ValueError(_cannot(who, config, error)) from error
+        weights = fetch(_WEIGHTS)
         try:
             state = load_file(weights)
+            if not config.is_file() or config.read_bytes() != said:
+                raise ValueError(f"{who}: {config.parent} was written while it was read: try again")
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{who}: refused {weights}: {plain(error)}") from error
+        try:
+            cls._hub_check(arguments, state)
+            network = cls(**arguments)
+        except Exception as error:  # a class can raise anything
+            raise ValueError(_cannot(who, config, error)) from error
+        module = cast(nn.Module, network).eval().get_submodule(cls._hub_weights)
+        try:
             for name, tensor in module.state_dict(keep_vars=True).items():  # first of all, the precision of the file
                 if name in state and tensor.is_floating_point() and state[name].is_floating_point():
                     tensor.data = tensor.data.to(state[name].dtype)
             module.load_state_dict(state)
-        except (SafetensorError, RuntimeError) as error:
-            raise ValueError(f"{who}: refused {weights}: {textwrap.shorten(str(error), 500)}") from error
+        except RuntimeError as error:
+            raise ValueError(f"{who}: refused {weights}: {plain(error)}") from error
         return network
+
+    @classmethod
+    def _hub_check(cls, arguments: dict[str, Any], state: dict[str, Tensor]) -> None:
+        """Refuse arguments that do not fit the weights, as far as that shows before a network is made with them."""
 
 
 class ScaleModel(nn.Module, ScaleHubMixin):
@@ -187,8 +207,17 @@ class ScaleModel(nn.Module, ScaleHubMixin):
         if options.get("pretrained") is not None:  # the file may have decided it
             self._hub_made_with[0]["classes"] = len(self.network.state_dict()["fc.bias"])
 
+    @classmethod
+    def _hub_check(cls, arguments: dict[str, Any], state: dict[str, Tensor]) -> None:
+        with torch.device("meta"):  # arguments that somebody made up could ask for more than the memory holds
+            check_fit(create_model(**arguments), state)
+
     def forward(self, *inputs: Any, **options: Any) -> Any:
         return self.network(*inputs, **options)
+
+
+def _cannot(who: str, config: Path, error: Exception) -> str:
+    return f"{who}: cannot make it from {config}: {type(error).__name__} {plain(reason(error))}"
 
 
 def _encoded(value: object, bases: dict[str, Basis]) -> dict[str, Any]:

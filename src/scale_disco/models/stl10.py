@@ -32,6 +32,7 @@ from .sicnn import ColumnBatchNorm2d, ColumnConv2d, ColumnLift2d
 from .ss_cnn import SteerableConv2d, SteerableLift2d
 
 _LAYOUTS = {"plain": "stl10", "projected": "stl10", "interscale": "stl10-c"}  # and the authors' Hermite functions
+_MOST = 1000  # convolutions on a way, and times of the thinnest network; more is a mistake
 _POOLS = ("stride", "max", "mean", "blur")
 
 
@@ -126,6 +127,8 @@ class WideResNet(nn.Module):
         if not 0 <= dropout < 1:
             raise ValueError(f"stl10: dropout must be from 0 to below 1, got {dropout!r}")
         check_count("stl10", "width", width, 1)
+        if max(depth, width) > _MOST:
+            raise ValueError(f"stl10: depth and width must be at most {_MOST:,}, got {depth} and {width}")
         thin, *groups = layers.channels
         channels = [thin, *(width * number for number in groups)]
 

@@ -10,7 +10,9 @@ import pickle
 import re
 import tarfile
 import urllib.parse
-from collections.abc import Collection, Sequence
+import warnings
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +22,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..files import make_folder, reason
+from ..reading import plain
 
 PACKAGES = ("torchvision", "timm")  # that know where weights are
 _NESTED = ("state_dict", "model_state_dict", "model")  # what training scripts call the weights among other things
 _SHOWN = 3  # names in an error
+
+
+class RefusedError(ValueError):
+    """A file that could run code or fill the memory."""
 
 
 class Checkpoint(NamedTuple):
@@ -108,6 +115,19 @@ def load_weights(network: nn.Module, checkpoint: Checkpoint, who: str, *, but: C
     """
     own = {name: tensor for name, tensor in network.state_dict().items() if name not in but}
     given = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in but}
+    if complaints := _misfits(own, given):
+        raise ValueError(f"{who}: {checkpoint.path} does not fit: {complaints}")
+    network.load_state_dict(given, strict=False)  # copies, and casts on the way
+
+
+def check_fit(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of other names or shapes than a network has, which may lie on the device "meta"."""
+    if complaints := _misfits(network.state_dict(), tensors):
+        raise ValueError(complaints)
+
+
+def _misfits(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    """In what names and shapes differ, in words; none if they do not."""
     required = [name for name in own if not name.endswith(".num_batches_tracked")]
     complaints = []
     if missing := [name for name in required if name not in given]:
@@ -120,9 +140,7 @@ def load_weights(network: nn.Module, checkpoint: Checkpoint, who: str, *, but: C
         if name in given and not _fits(given[name], tensor)
     ]:
         complaints.append(_listed(wrong))
-    if complaints:
-        raise ValueError(f"{who}: {checkpoint.path} does not fit: {'; '.join(complaints)}")
-    network.load_state_dict(given, strict=False)  # copies, and casts on the way
+    return plain("; ".join(complaints))
 
 
 def _check_sha256(sha256: str | None) -> str | None:
@@ -147,20 +165,46 @@ def _safe_tensors(path: Path) -> Any:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"read_weights: {path} is damaged, or no safetensors file ({reason(error)})") from error
+        raise ValueError(f"read_weights: {path} is damaged, or no safetensors file ({plain(reason(error))})") from error
+
+
+def load_plain(path: Path) -> Any:
+    """What `torch.save` wrote, if that is tensors, numbers and words; errors are torch's, of any kind.
+
+    Nothing in the file is executed, and what it holds is as large as the file.
+    """
+    # Before 2.6 torch executed files in its oldest format, a tar, in spite of `weights_only`.
+    if _is_tar(path):
+        raise RefusedError("tar files of old versions of torch could run code")
+    if zipfile.is_zipfile(path):  # torch packs nothing, but unpacks what others packed
+        with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
+                raise RefusedError("it would unpack to more than it holds")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on odd pickles, with advice to report them
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _is_tar(path: Path) -> bool:
+    try:
+        with tarfile.open(path, "r:"):  # tarfile.is_tarfile would also try to unpack it, which may take for ever
+            return True
+    except tarfile.TarError:
+        return False
 
 
 def _torch_file(path: Path) -> Any:
-    # Before 2.6 torch executed files in its oldest format, a tar, in spite of `weights_only`.
-    if tarfile.is_tarfile(path):
-        raise ValueError(f"read_weights: refused {path}: tar files of old versions of torch could run code")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return load_plain(path)
+    except MemoryError:
+        raise
+    except RefusedError as error:
+        raise ValueError(f"read_weights: refused {path}: {error}") from error
     except Exception as error:  # a foreign file makes it raise anything; its words, not repeated, advise to execute it
         blocked = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if blocked:
             raise ValueError(
-                f"read_weights: refused {path}: it would call {blocked.group(1)}: save its state_dict() alone"
+                f"read_weights: refused {path}: it would call {plain(blocked.group(1))}: save its state_dict() alone"
             ) from error
         raise ValueError(f"read_weights: {path} is damaged, or no checkpoint of torch or safetensors") from error
 
@@ -172,9 +216,8 @@ def _checked(content: Any, path: Path) -> dict[str, Tensor]:
         raise ValueError(f"read_weights: expected tensors by name in {path}, found {found}")
     for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise ValueError(
-                f"read_weights: expected tensors by name in {path}, found {name!r} with a {type(tensor).__name__}"
-            )
+            found = f"{plain(repr(name))} with a {type(tensor).__name__}"
+            raise ValueError(f"read_weights: expected tensors by name in {path}, found {found}")
     return dict(content)
 
 

@@ -19,6 +19,8 @@ from torch import nn
 from ..files import reason, write
 from ..models.readout import Readout
 from ..models.scale_estimator import ScaleEstimator
+from ..models.weights import check_fit
+from ..reading import parse_npz, plain, read_bytes
 from ..report import machine, today, versions
 from .batches import Labelled, at_a_time
 from .record import ANSWERS, BEST, LAST, TESTED, read_checkpoint, read_record, read_tested, settings_of
@@ -26,6 +28,7 @@ from .scene import Scene
 from .settings import Bin, Exam, Progress
 
 _CHUNK = 125  # images at a time, at most
+_LARGEST = 1 << 26  # bytes of a file of answers
 _SAVED_EVERY = 20.0  # seconds
 
 
@@ -123,14 +126,17 @@ def trained(run: Path, checkpoint: str | None = None) -> nn.Module:
     record = read_record(run)
     settings = settings_of(record)
     path = _weights(run, checkpoint or settings.full_recipe.weights)
-    network = settings.network(record.get("facts", {}))
+    facts = record.get("facts", {})
     whole = read_checkpoint(path)["state_dict"] if path.name == LAST else None
     prefix = "average.module." if settings.full_recipe.average else "network."
     try:
         state = load_file(path) if whole is None else _below(whole, prefix)
+        with torch.device("meta"):  # settings that somebody made up could ask for more than the memory holds
+            check_fit(settings.network(facts), state)
+        network = settings.network(facts)
         network.load_state_dict(state)
     except Exception as error:  # whatever a foreign file makes readers and load_state_dict raise
-        raise ValueError(f"{path}: damaged, or not of {settings.model} ({reason(error)})") from error
+        raise ValueError(f"{path}: damaged, or not of {settings.model} ({plain(reason(error))})") from error
     return network.eval().requires_grad_(False)
 
 
@@ -227,18 +233,17 @@ class _Memory:
     def read(self) -> dict[str, np.ndarray]:
         """Answers of earlier calls with the same weights and images."""
         try:
-            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                if archive["weights"].tobytes() != self.key:
-                    return {}
-                kept = {kind: archive[kind] for kind in archive.files if kind != "weights"}
+            kept = parse_npz(read_bytes(self.path, _LARGEST), _LARGEST)
+            if kept.pop("weights").tobytes() != self.key:
+                return {}
         except FileNotFoundError:
             return {}
         except Exception as error:  # a damaged zip file makes zipfile and zlib raise a dozen kinds
-            raise ValueError(f"{self.path}: damaged; delete it to test anew ({reason(error)})") from error
+            raise ValueError(f"{self.path}: damaged; delete it to test anew ({plain(reason(error))})") from error
         for kind, answers in kept.items():
             known = answers.dtype == self.dtype and ((answers < self.classes) | (answers == self.open)).all()
             if not known or answers.ndim != 1:
                 raise ValueError(
-                    f"{self.path}: damaged; delete it to test anew ({kind} has other answers than classes)"
+                    f"{self.path}: damaged; delete it to test anew ({plain(kind)} has other answers than classes)"
                 )
         return kept

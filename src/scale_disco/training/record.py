@@ -21,9 +21,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-import torch
-
 from ..files import reason, write
+from ..models.weights import load_plain
+from ..reading import plain, read_json
 from . import EXPERIMENTS
 from .settings import Settings
 
@@ -81,7 +81,7 @@ def read_record(run: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{run}: no training run: it has no {RECORD}")
     try:
-        record: dict[str, Any] = _checked(json.loads(path.read_text()), _RECORD)
+        record: dict[str, Any] = _checked(read_json(path), _RECORD)
         settings = settings_of(record)
         settings.check_facts(_checked(record.get("facts", {}), settings.facts))
         for row in record["epochs"]:
@@ -89,7 +89,7 @@ def read_record(run: Path) -> dict[str, Any]:
         if record["status"] == "finished" and not record["epochs"]:
             raise ValueError("it is finished without an epoch")
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: damaged, or no record of a training run ({error})") from error
+        raise ValueError(f"{path}: damaged, or no record of a training run ({plain(error)})") from error
     return record
 
 
@@ -138,7 +138,7 @@ def read_tested(run: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        tested: dict[str, Any] = _checked(json.loads(path.read_text()), _TESTED)
+        tested: dict[str, Any] = _checked(read_json(path), _TESTED)
         if settings_of(tested) != settings_of(read_record(run)):
             raise ValueError("it belongs to a run of other settings")
         if any(set(_checked(one, _BIN)) != set(_BIN) for one in tested["by scale"]):
@@ -147,18 +147,22 @@ def read_tested(run: Path) -> dict[str, Any] | None:
             if not 0 <= part["errors"] <= part["images"] or not part["images"]:
                 raise ValueError(f"{part['errors']} errors on {part['images']} images")
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: damaged; make it anew: disco test {shlex.quote(str(run))} ({error})") from error
+        raise ValueError(
+            f"{path}: damaged; make it anew: disco test {shlex.quote(str(run))} ({plain(error)})"
+        ) from error
     return tested
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What `last.ckpt` holds; nothing in it is executed."""
     try:
-        return _checked(torch.load(path, map_location="cpu", weights_only=True), _CHECKPOINT)
+        return _checked(load_plain(path), _CHECKPOINT)
     except pickle.UnpicklingError as error:  # torch's own words advise to execute it
         raise ValueError(f"{path}: not a checkpoint of a run: it holds more than weights and numbers") from error
-    except (RuntimeError, EOFError, KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise ValueError(f"{path}: damaged, or no checkpoint of a run ({reason(error)})") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # a foreign file makes torch raise anything
+        raise ValueError(f"{path}: damaged, or no checkpoint of a run ({plain(reason(error))})") from error
 
 
 def _checked(value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
