@@ -115,6 +115,7 @@ def train(
     make_folder(out)
     with locked(out):
         if not resume:
+            _check_free(out)  # another process may have come and gone while data were read
             write_record(out, record)
         return fit()
 
