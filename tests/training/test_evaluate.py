@@ -149,6 +149,15 @@ def test_errors_are_one_line(run, tmp_path, capsys):
     refused("no best.safetensors yet", run, "--checkpoint", "best")
 
 
+def test_a_network_that_gives_no_numbers_has_no_error(run, capsys):
+    state = load_file(run / "best.safetensors")
+    next(iter(state.values())).fill_(torch.nan)
+    save_file(state, run / "best.safetensors")
+    assert main(["test", str(run), "--checkpoint", "best", "--limit", "8"]) == 1
+    assert_one_line(capsys, "test", "the network gives values that are no numbers")
+    assert not (run / "answers.npz").exists()
+
+
 def test_weights_of_another_network_are_refused(run, capsys):
     save_file(create_model("mnist/disco").state_dict(), run / "best.safetensors")
     assert main(["test", str(run), "--checkpoint", "best"]) == 1

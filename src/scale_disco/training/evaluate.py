@@ -199,7 +199,10 @@ def _answers(
         shown = sets[kind]
         with torch.inference_mode():
             images = shown.prepared(shown.read(rows, 0).to(device), rows, 0)
-            answers[kind][rows] = network(images).argmax(1).cpu().numpy()
+            values = network(images)
+            if not values.isfinite().all():  # else whoever answers nothing is right by chance
+                raise ValueError(f"{memory.path.parent}: the network gives values that are no numbers; train it anew")
+            answers[kind][rows] = values.argmax(1).cpu().numpy()
         done += len(rows) * shown.pixels
         if progress is not None:
             progress(done, total)
