@@ -151,9 +151,12 @@ class ScaleHubMixin(ModelHubMixin):
             return basis
 
         config = fetch(_CONFIG)
-        said = config.read_bytes()
         try:
-            arguments = json.loads(read_bytes(config).decode(), object_hook=decoded)
+            packed = read_bytes(config)
+        except ValueError as error:
+            raise ValueError(_cannot(who, config, error)) from error
+        try:
+            arguments = json.loads(packed.decode(), object_hook=decoded)
             if set(arguments) & set(cls.unsaved):
                 raise ValueError(f"{', '.join(cls.unsaved)} cannot be among what was saved")
             arguments = {**arguments, **options}
@@ -162,7 +165,7 @@ class ScaleHubMixin(ModelHubMixin):
         weights = fetch(_WEIGHTS)
         try:
             state = load_file(weights)
-            if not config.is_file() or config.read_bytes() != said:
+            if not config.is_file() or read_bytes(config) != packed:
                 raise ValueError(f"{who}: {config.parent} was written while it was read: try again")
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{who}: refused {weights}: {plain(error)}") from error
