@@ -10,6 +10,7 @@ import torch
 from hypothesis import settings
 
 from scale_disco import Scales
+from scale_disco.cli import terminal
 
 # Timings on shared machines vary; a slow example is not a failure.
 settings.register_profile("default", deadline=None, print_blob=True, derandomize="CI" in os.environ)
@@ -23,6 +24,12 @@ ROOT_2 = Scales.geometric(2**0.5, 3)
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine commands take their time; only tests of progress are to see it."""
+    monkeypatch.setattr(terminal, "PATIENCE", 600)
 
 
 @pytest.fixture

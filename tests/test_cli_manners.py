@@ -52,12 +52,6 @@ CALLS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch):
-    """On a busy machine commands take their time; their progress is no concern of these tests."""
-    monkeypatch.setattr(terminal, "PATIENCE", 600)
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """Folders with data, with a trained network and with a video, for commands that need them."""

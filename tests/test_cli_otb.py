@@ -10,7 +10,7 @@ from argparse import Namespace
 import pytest
 import torch
 
-from scale_disco.cli import main, terminal
+from scale_disco.cli import main
 from scale_disco.cli.trackers import fingerprint
 from scale_disco.data.otb import read_sequences
 from scale_disco.plots import plot_success
@@ -22,11 +22,6 @@ pytest.importorskip("PIL")
 
 STEADY = [[3, 2, 4, 5]] * 6
 GROWING = [[3, 2, 2 + number, 2 + number] for number in range(6)]
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch):
-    monkeypatch.setattr(terminal, "PATIENCE", 600)
 
 
 @pytest.fixture

@@ -36,7 +36,6 @@ def opened(monkeypatch):
     opened = []
     monkeypatch.setattr(cli_scene, "open_estimator", lambda options: opened.append(options) or Waves())
     monkeypatch.setattr(cli, "_GROUPS", {"scene": (cli_scene,)})
-    monkeypatch.setattr(terminal, "PATIENCE", 600)
     return opened
 
 

@@ -22,11 +22,10 @@ BASELINES = ["no training, shift network", "Laplacian, largest", "Laplacian, mea
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    """Planes of a few pixels, and no progress on a busy machine."""
+    """Planes of a few pixels."""
     monkeypatch.setattr(scene_test, "planes", lambda folder, count: planes(folder, count, width=96, height=64))
     monkeypatch.setattr(scene_test, "_WIDTH", 96)
     monkeypatch.setattr(scene_test, "_HEIGHT", 64)
-    monkeypatch.setattr(terminal, "PATIENCE", 600)
 
 
 @pytest.fixture
