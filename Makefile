@@ -1,6 +1,8 @@
 # Every target sets up what it needs: a Python >= 3.11 and make are enough.
 PYTHON ?= python3
 BIN := .venv/bin
+# Processes of the test suite, each of which may hold two gigabytes.
+WORKERS ?= 2
 EXTRAS := train,plot,video,demo,onnx,hub,docs,dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -10,8 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: .venv/ready  ## everything once, in minutes, and a report for the browser
 	$(BIN)/disco quickstart
 
-test: .venv/ready  ## the test suite
-	$(BIN)/python -m pytest
+test: .venv/ready  ## the test suite, in several processes of one thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-slow: .venv/ready  ## the long suites
 	$(BIN)/python -m pytest -m slow
