@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import importlib
+import mmap
 import os
 import pickle
 import re
@@ -180,9 +181,14 @@ def load_plain(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
                 raise RefusedError("it would unpack to more than it holds")
-    with warnings.catch_warnings():
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # on odd pickles, with advice to report them
-        return torch.load(path, map_location="cpu", weights_only=True)
+        source: Any = path if mapped[:2] == b"PK" else mapped  # of which no more can be asked for than there is
+        return torch.load(source, map_location="cpu", weights_only=True)
 
 
 def _is_tar(path: Path) -> bool:
