@@ -165,10 +165,14 @@ class ScaleHubMixin(ModelHubMixin):
         weights = fetch(_WEIGHTS)
         try:
             state = load_file(weights)
-            if not config.is_file() or read_bytes(config) != packed:
-                raise ValueError(f"{who}: {config.parent} was written while it was read: try again")
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{who}: refused {weights}: {plain(error)}") from error
+        try:
+            changed = read_bytes(config) != packed
+        except FileNotFoundError:  # it is away until new weights are in place
+            changed = True
+        if changed:
+            raise ValueError(f"{who}: {config.parent} was written while it was read: try again")
         try:
             cls._hub_check(arguments, state)
             network = cls(**arguments)

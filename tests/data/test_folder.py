@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -270,11 +272,11 @@ def test_caches_are_written_whole_or_not_at_all(root, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"cannot write .*missing"):
         read_folder(root, SIDE, cache=tmp_path / "missing" / "images.safetensors")
 
-    def full(tensors, path, metadata):
-        path.write_bytes(b"half")
-        raise OSError("No space left on device")
+    def full(path, content):
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module, "save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(OSError, match=r"cannot write .*images.safetensors: No space left on device"):
         read_folder(root, SIDE, cache=tmp_path / "images.safetensors")

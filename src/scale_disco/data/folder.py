@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import safe_open
+from safetensors.numpy import save
 
-from ..files import reason, written_atomically
+from ..files import reason, write
 from ..reading import parse_json, plain
 from .images import ImageSet, statistics
 from .photo import open_picture
@@ -226,11 +226,7 @@ def decode(path: Path, side: int) -> np.ndarray:
 
 def _write_cache(path: Path, key: str, images: dict[str, np.ndarray]) -> None:
     note = {"format": _FORMAT, "key": key, "checksum": _checksum(images)}
-    with written_atomically(path) as draft:
-        try:
-            save_file(images, draft, {"note": json.dumps(note)})
-        except (OSError, SafetensorError) as error:
-            raise OSError(f"cannot write {path}: {reason(error)}") from error
+    write(path, save(images, {"note": json.dumps(note)}))
 
 
 def _read_cache(path: Path, key: str) -> dict[str, np.ndarray] | None:
