@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from torch import nn
 
+from ..reading import plain
 from ..report import deviation
 from .batches import Labelled, Shown
 from .recipe import Recipe
@@ -84,7 +85,7 @@ class Settings(ABC):
         """Refuse what no run can have."""
         for name, known in self.suggestions().items():
             if (value := getattr(self, name)) is not None and value not in known:
-                raise ValueError(f"--{name} must be one of {', '.join(known)}, got {value!r}")
+                raise ValueError(f"--{name} must be one of {', '.join(known)}, got {plain(repr(value))}")
         for name, value, least in (("epochs", self.epochs, 1), ("limit", self.limit, 2)):
             if value is not None and value < least:
                 raise ValueError(f"--{name} must be at least {least}, got {value}")
