@@ -14,7 +14,8 @@ from pathlib import Path
 def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path`, moved onto it when the block ends well and removed when it does not.
 
-    What a process that was killed left there is removed by the next one that writes the same file.
+    What a process that was killed left there is removed by the next one that writes the same file. The block writes
+    into the draft itself; another file in its place would be taken for one that was left.
 
     Example:
         >>> import tempfile
@@ -99,13 +100,16 @@ def is_draft(path: Path) -> bool:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse early what could not be written late: a missing folder, or a folder where a file should be."""
+    """Refuse early what could not be written late: in a folder that is missing or closed, or where a folder is."""
     target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder")
     if not target.parent.is_dir():
         missing = "is not a folder" if target.parent.exists() else "does not exist"
         raise FileNotFoundError(f"cannot write {target}: {target.parent} {missing}")
+    if not os.access(target.parent, os.W_OK):
+        closed = hasattr(os, "statvfs") and os.statvfs(target.parent).f_flag & os.ST_RDONLY
+        raise PermissionError(f"cannot write {target}: {os.strerror(errno.EROFS if closed else errno.EACCES)}")
 
 
 def make_folder(folder: Path) -> None:

@@ -423,8 +423,9 @@ def test_a_read_only_disk(name, inputs, disk, capsys):
     words = case.words(inputs, disk.out)
     disk.close()
     capsys.readouterr()
-    code, said = called(words), capsys.readouterr().err
+    code, (printed, said) = called(words), capsys.readouterr()
     disk.widen()
+    assert printed == ""  # before any work was done
     assert code == 1, said
     assert said.count("\n") == 1, said
     assert said.startswith(f"disco {words[0]}: cannot "), said
@@ -497,6 +498,16 @@ def test_videos_end_a_full_disk_with_an_error(disk):
     disk.widen()
     write()
     assert len(content(disk.out / "film.mp4")) == 20
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("words", [["basis", "--json"], ["--help"]])
+def test_standard_output_on_a_full_disk(words):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        call = [sys.executable, "-m", "scale_disco", *words]
+        ended = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert (ended.returncode, ended.stderr) == (1, f"disco: cannot write to standard output: {NO_SPACE}\n")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root needs no namespace to mount disks")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import os
 import re
 import shlex
@@ -44,9 +45,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except BrokenPipeError:
-        with suppress(OSError, ValueError):  # so that nothing is left to flush; under test there is no descriptor
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_output()
         return 141
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        _leave_output()
+        print(f"disco: cannot write to standard output: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def _is_of_output(error: Exception) -> bool:
+    """Whether standard output goes to a disk that is full; errors of files name them."""
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
+
+
+def _leave_output() -> None:
+    """Let nothing be left to flush at the end of the process."""
+    with suppress(OSError, ValueError):  # under test there is no descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _call(words: list[str]) -> int:
@@ -110,7 +127,7 @@ def _run(options: argparse.Namespace) -> int:
             print(f"\ndisco {options.command}: stopped", file=sys.stderr)
         return 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
     except Exception as error:
-        if options.debug:
+        if options.debug or _is_of_output(error):
             raise
         if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").partition(".")[0])):
             failed(f'it needs {error.name}: pip install "scale-disco[{extra}]"')
