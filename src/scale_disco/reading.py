@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 import math
+import mmap
 import os
 import textwrap
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,16 @@ def read_bytes(path: str | os.PathLike[str], most: int = MOST) -> bytes:
     if len(content) > most:
         raise ValueError(f"it has more than {most:,} bytes")
     return content
+
+
+@contextmanager
+def mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
+    """A file to be read by a library that believes what lengths are in it: it gets no more than there is."""
+    with Path(path).open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise ValueError("the file is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

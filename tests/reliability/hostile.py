@@ -29,7 +29,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-ROOM = 1 << 30  # bytes that a reader may take beyond what the process has
+ROOM = 1 << 30  # bytes that most readers may take beyond what the process has
 PATIENCE = 20  # seconds for an input; the machine may be busy
 _LONG = 5_000_000  # bytes of files made by hand that are left to the long suite
 _MEMORY = "/dev/shm"  # where a file costs no time, if there is such a place
@@ -66,6 +66,7 @@ class Reader:
         forgiving: Whether it takes a damaged file for none.
         strict: Whether it refuses even the seeds, which cannot have the checksum of the real files.
         named: Whether its errors name a file; those of settings name an option.
+        room: Bytes that it may take.
     """
 
     read: Callable[[Path], object]
@@ -76,6 +77,7 @@ class Reader:
     forgiving: bool = False
     strict: bool = False
     named: bool = True
+    room: int = ROOM
 
 
 class FindingError(AssertionError):
@@ -365,7 +367,7 @@ def fuzz(name: str, reader: Reader, count: int, number: int, guard: Guard, *, th
                 raise FindingError(f"{name}: a valid file is {found or 'read'}: {one.name}")
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak
         used = _memory("VmRSS")
-        resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + ROOM, -1))
+        resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + reader.room, -1))
         try:
             wrong = []
             for case, files in reader.cases().items():

@@ -472,7 +472,7 @@ def picture_files() -> dict[str, bytes]:
         )
         picture.save(packed, form, **options)
         files[kind] = packed.getvalue()
-    return files
+    return files | {"long.png": long_pixels()}
 
 
 def _text_chunk() -> Any:
@@ -592,6 +592,13 @@ def absurd_pictures() -> dict[str, tuple[str, bytes | int | None]]:
         "more than the room of PPM": ("ppm", HUGE),
         "a folder": ("png", None),
     }
+
+
+def long_pixels() -> bytes:
+    """A picture that has all its pixels, and says that more follow."""
+    whole = png(40, 40, chunk(b"IDAT", zlib.compress(bytes(40 * 121))))
+    at = whole.index(b"IDAT")
+    return whole[: at - 4] + struct.pack(">I", HUGE) + whole[at:]
 
 
 def blank_header(width: int, height: int) -> bytes:
@@ -1366,7 +1373,8 @@ READERS: dict[str, Reader] = {
     ),
     "picture folder": Reader(lambda folder: pictures.picture_folder(folder, 2), wide_and_other, picture_cases),
     "frames": Reader(lambda folder: otb.load_frame(only(folder)), picture_seeds, picture_cases),
-    "photographs": Reader(read_scene_picture, wide_and_other, picture_cases),
+    # As many pixels as are allowed, of 32 bits, as they are in the file, as an array and in RGB.
+    "photographs": Reader(read_scene_picture, wide_and_other, picture_cases, room=2 * ROOM),
     "pictures to zoom": Reader(
         quiet(zoom_masters.photographs),
         lambda: picture_seeds(others={"other.png": large_png()}),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..files import reason
-from ..reading import plain
+from ..reading import mapped, plain
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,7 +24,7 @@ def open_picture(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Ima
 
     many = f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, so many that it may be meant to fill the memory"
     try:
-        with Image.open(path, formats=formats) as image:
+        with mapped(path) as file, Image.open(file, formats=formats) as image:  # type: ignore[arg-type]
             if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 0):  # Pillow itself bears twice as many
                 raise ValueError(many)
             yield image
@@ -32,7 +32,7 @@ def open_picture(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Ima
         raise
     except UnidentifiedImageError as error:
         odd = f"not a picture of a kind that is read here ({', '.join(formats)}), or damaged at its start"
-        raise ValueError(odd if path.stat().st_size else "the file is empty") from error
+        raise ValueError(odd) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ValueError(many) from error
     except Exception as error:  # a damaged picture makes Pillow raise a dozen kinds

@@ -115,10 +115,10 @@ def picture_folder(folder: Path, count: int) -> Tensor:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of Pillow, on odd metadata
                 with open_picture(path) as image:
-                    grey = np.asarray(ImageOps.exif_transpose(image).convert("L"), np.float32) / 255
+                    grey = np.asarray(ImageOps.exif_transpose(image).convert("L"))
         except ValueError as error:
             raise ValueError(f"{path}: not a readable picture ({error})") from error
-        stack.append(_centre(torch.from_numpy(grey), min(_LARGEST_SIDE, *grey.shape)).clone())
+        stack.append(_centre(torch.tensor(grey), min(_LARGEST_SIDE, *grey.shape)).float() / 255)
     side = min(min(picture.shape) for picture in stack)
     return torch.stack([_centre(picture, side) for picture in stack])[:, None]
 

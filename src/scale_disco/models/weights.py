@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import importlib
-import mmap
 import os
 import pickle
 import re
@@ -23,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..files import make_folder, reason
-from ..reading import plain
+from ..reading import mapped, plain
 
 PACKAGES = ("torchvision", "timm")  # that know where weights are
 _NESTED = ("state_dict", "model_state_dict", "model")  # what training scripts call the weights among other things
@@ -181,13 +180,9 @@ def load_plain(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
                 raise RefusedError("it would unpack to more than it holds")
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        warnings.catch_warnings(),
-    ):
+    with mapped(path) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on odd pickles, with advice to report them
-        source: Any = path if mapped[:2] == b"PK" else mapped  # of which no more can be asked for than there is
+        source: Any = path if file[:2] == b"PK" else file
         return torch.load(source, map_location="cpu", weights_only=True)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SHORTEST = 32  # pixels of a side below which there is no telling how scale changes over a picture
+_BAND = 64  # rows at a time
 _GAP = 2  # decoders may shrink to this much more than is asked for, the rest is resampled
 
 
@@ -142,15 +143,23 @@ def _rgb(image: Image) -> Image:
 
 def _eight_bits(values: np.ndarray) -> np.ndarray:
     """Grey values of more than 8 bits as uint8: of 16 bits by their whole range, others from least to greatest."""
-    wide = values.astype(np.float64)
-    known = wide[np.isfinite(wide)]
-    if not known.size:
+    bands = [values[start : start + _BAND] for start in range(0, len(values), _BAND)]  # a whole one may not fit twice
+    known = [finite for band in bands if (finite := _extremes(band))]
+    if not known:
         raise ValueError("it has no finite values")
-    low, high = float(known.min()), float(known.max())
+    low, high = min(least for least, _ in known), max(greatest for _, greatest in known)
     if values.dtype.kind in "iu" and low >= 0 and high <= 0xFFFF:
         low, high = 0.0, float(0xFFFF)
-    filled = np.nan_to_num(wide, nan=low, posinf=high, neginf=low)
-    return np.asarray(((filled - low) * (255 / ((high - low) or 1))).round().astype(np.uint8))
+    found = np.empty(values.shape, np.uint8)
+    for start, band in zip(range(0, len(values), _BAND), bands, strict=True):
+        filled = np.nan_to_num(band.astype(np.float64), nan=low, posinf=high, neginf=low)
+        found[start : start + _BAND] = ((filled - low) * (255 / ((high - low) or 1))).round()
+    return found
+
+
+def _extremes(values: np.ndarray) -> tuple[float, float] | None:
+    known = values[np.isfinite(values)]
+    return (float(known.min()), float(known.max())) if known.size else None
 
 
 def _shrunk(image: Image, longest: int | None) -> Image:
