@@ -79,17 +79,18 @@ def drafts(folder):
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
-    target, mine = tmp_path / "figures.txt", tmp_path / ".figures-20260101.txt"
-    mine.write_text("a file of the user's own")
+    target, mine = tmp_path / "figures.txt", [tmp_path / ".figures-20260101.txt", tmp_path / ".figures-a.draft.txt"]
+    for path in mine:
+        path.write_text("a file of the user's own")
     killed = writer(target)
     killed.kill()
     killed.wait()
     killed.stdin.close()
     killed.stdout.close()
-    assert len(drafts(tmp_path)) == 2
+    assert len(drafts(tmp_path)) == 3
     write(target, b"new")
     assert target.read_text() == "new"
-    assert drafts(tmp_path) == [mine.name]
+    assert sorted(drafts(tmp_path)) == [path.name for path in mine]
 
 
 def test_a_draft_that_is_being_written_is_left_alone(tmp_path):

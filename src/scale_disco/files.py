@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -69,9 +70,9 @@ def _draft(target: Path) -> tuple[int | None, Path]:
 
 def _sweep(target: Path) -> None:
     """Remove drafts of a file whose writers are gone."""
-    start, end = f".{target.stem}-", f".draft{target.suffix}"
+    pattern = re.compile(rf"\.{re.escape(target.stem)}-[a-z0-9_]{{8}}\.draft{re.escape(target.suffix)}")  # mkstemp's
     for name in os.listdir(target.parent):
-        if name.startswith(start) and name.endswith(end):
+        if pattern.fullmatch(name):
             with suppress(OSError):  # it has just been finished, or is not ours to touch
                 handle = os.open(target.parent / name, os.O_RDWR)
                 try:

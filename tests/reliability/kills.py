@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from safetensors.torch import load_file
 from scale_disco.tracking.video import open_footage
 
 ROOT = Path(__file__).resolve().parents[2]
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PATIENCE = 120  # seconds, for a machine that is busy
 _MOMENT = 10.0  # seconds that processes have to end after the one that started them
 # What differs between two runs that compute the same: times, dates, what is measured in time, and where it is.
@@ -68,8 +69,13 @@ def start(command: list[str]) -> subprocess.Popen[str]:
         cwd=ROOT,
         env=watched(),
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it in the background
+        preexec_fn=_mind_signals,
     )
+
+
+def _mind_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):  # which shells and nohup ignore in the background
+        signal.signal(number, signal.SIG_DFL)
 
 
 def undisturbed(work: Work, out: Path) -> float:
@@ -104,6 +110,8 @@ def killed_again_and_again(work: Work, folder: Path, *, kills: int, seed: int) -
             _, said = process.communicate(timeout=moment if tally.killed < kills else PATIENCE)
         except subprocess.TimeoutExpired:
             assert tally.killed < kills, f"{work.name} hangs after {killed_here} kills"
+            while kind == signal.SIGINT and process.poll() is None and not _listens(process.pid):
+                time.sleep(0.02)  # while it loads libraries, it answers in Python's words
             process.send_signal(kind)
             _, said = process.communicate(timeout=PATIENCE)
             print(f"{work.name}: {kind.name} after {moment:.2f} s: exit code {process.returncode}")
@@ -128,6 +136,12 @@ def killed_again_and_again(work: Work, folder: Path, *, kills: int, seed: int) -
             contents(out)
     tally.seconds = time.monotonic() - began
     return tally
+
+
+def _listens(process: int) -> bool:
+    """Whether a process is at the work of its command, which is to end well by signals."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{process}/status").read_text())
+    return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def left_over(session: int) -> list[str]:

@@ -144,7 +144,8 @@ def test_processes_that_share_a_training_end_together(kind, material, tmp_path):
     """Also when only the first of them is killed."""
     words = ["--data", material / "data", "--split", "mini", "--limit", 96, "--threads", 1, "--model", "mnist/cnn"]
     process = start(disco("train", "mnist-scale", *words, "--epochs", 400, "--devices", 2, "--out", tmp_path / "run"))
-    while process.poll() is None and not (tmp_path / "run" / "epochs.csv").is_file():
+    end = time.monotonic() + kills.PATIENCE
+    while process.poll() is None and not (tmp_path / "run" / "epochs.csv").is_file() and time.monotonic() < end:
         time.sleep(0.05)
     assert len(kills._processes(process.pid)) >= 2
     process.send_signal(kind)
@@ -175,7 +176,8 @@ def test_the_runner_sees_files_that_are_not_whole(material, tmp_path):
 
 def test_the_runner_sees_processes_that_are_left():
     process = start(["sh", "-c", "sleep 600 & sleep 600"])
-    while len(kills._processes(process.pid)) < 3:
+    end = time.monotonic() + kills.PATIENCE
+    while len(kills._processes(process.pid)) < 3 and time.monotonic() < end:
         time.sleep(0.02)
     process.kill()
     process.communicate()

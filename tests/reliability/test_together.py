@@ -203,6 +203,7 @@ def test_a_network_is_read_while_it_is_written(crew, tmp_path, note):
     writers = len(crew.processes) // 2
     found = crew(*[(save_network, (folder, odd)) for odd in range(writers)], *[(load_network, (folder,))] * writers)
     note("together", "network", processes=2 * writers, saved=SAVED * writers, read=sum(found[writers:]))
+    assert min(found[writers:]) >= 1
     assert Wide.from_pretrained(folder).is_whole()
     assert not list(folder.glob(".*"))
 

@@ -128,7 +128,7 @@ def heard(signals: Iterable[str], by: Callable[[int, FrameType | None], None]) -
         yield
     finally:
         for one, handler in before.items():
-            signal.signal(one, handler)
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)  # None: not one of Python's
 
 
 @contextmanager

@@ -212,7 +212,7 @@ def _configured(options: argparse.Namespace) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:  # dates, numbers and tags that are none make it raise a dozen kinds
-        raise ValueError(f"{path}: no YAML file ({plain(error or type(error).__name__)})") from error
+        raise ValueError(f"{path}: no YAML file of arguments ({plain(error) or type(error).__name__})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected arguments such as `epochs: 2`, got {plain(content)}")
     if (named := content.get("experiment", options.experiment)) != options.experiment:

@@ -280,9 +280,11 @@ class VideoWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self.file:
-            if kind is None:
-                self._write(None)
-            self.container.close()
+            try:
+                if kind is None:
+                    self._write(None)
+            finally:
+                self.container.close()
             if kind is None:
                 self.file.check()
 

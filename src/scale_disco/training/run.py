@@ -270,7 +270,7 @@ class _Diary(Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if threading.current_thread() is threading.main_thread():  # Lightning may wait for other processes for ever
-            signal.signal(signal.SIGTERM, self.on_sigterm)
+            signal.signal(signal.SIGTERM, self.on_sigterm or signal.SIG_DFL)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.start = time.monotonic()
