@@ -201,6 +201,16 @@ def test_decompression_bombs_are_refused(side, tmp_path):
             read_picture(tmp_path / name, 100)
 
 
+def test_the_limit_of_pixels_is_our_own(tmp_path, monkeypatch):
+    """Others in the process may have lifted that of Pillow."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
+    assert read_picture(tmp_path / "a.png").shape == (3, 48, 64)
+    Image.new("1", (10_000, 10_000)).save(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="more than 89,478,485 pixels"):
+        read_picture(tmp_path / "a.png")
+
+
 def test_missing_files_and_folders(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"^scene: no file .*nothing.png"):
         read_picture(tmp_path / "nothing.png")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Those that decode without help; Pillow hands others, such as EPS, to programs that would run what is in them.
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_MOST = 89_478_485  # pixels, from which on Pillow warns unless it was told otherwise
 
 
 @contextmanager
@@ -22,10 +23,10 @@ def open_picture(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Ima
     """A picture, to be decoded before it is closed; whatever goes wrong with it is a ValueError that says what."""
     from PIL import Image, UnidentifiedImageError
 
-    many = f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, so many that it may be meant to fill the memory"
+    many = f"more than {_MOST:,} pixels, so many that it may be meant to fill the memory"
     try:
         with mapped(path) as file, Image.open(file, formats=formats) as image:  # type: ignore[arg-type]
-            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 0):  # Pillow itself bears twice as many
+            if image.width * image.height > _MOST:
                 raise ValueError(many)
             yield image
     except MemoryError:
