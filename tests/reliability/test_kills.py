@@ -180,8 +180,9 @@ def test_the_runner_sees_processes_that_are_left():
     while len(kills._processes(process.pid)) < 3 and time.monotonic() < end:
         time.sleep(0.02)
     process.kill()
-    process.communicate()
+    process.wait()
     try:
         assert kills._processes(process.pid) == ["sleep 600 ", "sleep 600 "]
     finally:
         subprocess.run(["pkill", "-9", "-s", str(process.pid)], check=True)
+        process.communicate()
