@@ -196,6 +196,12 @@ def test_errors_of_training_are_one_line(done, tmp_path, capsys, monkeypatch):
     assert found["equivariance"]["errors"]
 
 
+@pytest.mark.parametrize("content", ["", "[" * 100_000, "[]", '{"complete": false}'])
+def test_reports_of_others_are_not_complete(content, tmp_path):
+    (tmp_path / "report.json").write_text(content)
+    assert not module._is_complete(tmp_path / "report.json")
+
+
 def test_a_complete_report_stays_until_the_next_is(done, tmp_path, monkeypatch):
     out = tmp_path / "kept"
     shutil.copytree(done, out)

@@ -21,6 +21,7 @@ from ..data.mnist_scale import MINI, load, mini, path_of, save
 from ..data.pictures import pictures
 from ..equivariance import basis_error
 from ..files import make_folder, write
+from ..reading import read_json
 from ..report import machine, today, versions
 from ..scales import Scales
 from ..training.mnist_scale import MnistScale
@@ -122,7 +123,7 @@ def _check(plan: Plan) -> None:
 def _is_complete(figures: Path) -> bool:
     """Whether an earlier call came to its end."""
     try:
-        return bool(json.loads(figures.read_text())["complete"])
+        return bool(read_json(figures)["complete"])
     except (OSError, ValueError, TypeError, KeyError):  # none of ours, or none at all
         return False
 
