@@ -25,7 +25,7 @@ check: .venv/ready  ## format, lint, types, import graph, links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_house.py
+	$(BIN)/python -m pytest -q tests/test_structure.py
 
 docs: .venv/ready  ## the documentation, as pages in build/docs; a warning is an error
 	$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees -c docs . build/docs

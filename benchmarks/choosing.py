@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from scale_disco import Basis, DiscreteBasis, Scales, Stencil, equivariance_error, resample
 from scale_disco.basis import discrete
-from scale_disco.data.pictures import PictureSet, pictures
 from scale_disco.equivariance import basis_error
 from scale_disco.files import written_atomically
 from scale_disco.fold import fold, unfold
 from scale_disco.functional import scale_lift
 from scale_disco.nn import ScaleAvgPool2d, ScaleBlurPool2d, ScaleConv2d, ScaleLift2d, ScaleMaxPool2d
-from scale_disco.report import provenance, table, with_deviation
+from scale_disco.tasks.io.report import provenance, table, with_deviation
+from scale_disco.tasks.io.samples import SampleImages, sample_images
 
 SETS = {
     "1, 2": Scales([1, 2]),
@@ -54,7 +54,7 @@ def say(row: Sequence[str]) -> None:
     print(f"  {' | '.join(row)}", file=sys.stderr, flush=True)
 
 
-def errors(basis: Basis, images: PictureSet, draws: int, **operator: object) -> list[float]:
+def errors(basis: Basis, images: SampleImages, draws: int, **operator: object) -> list[float]:
     return [
         basis_error(basis, images.images, border=images.border, seed=seed, channels=16, **operator)  # type: ignore[arg-type]
         for seed in range(draws)
@@ -72,7 +72,7 @@ def seconds_to_solve(kernel_size: int, scales: Scales) -> float:
     return statistics.median(measured)
 
 
-def settings(images: dict[str, PictureSet], sizes: Sequence[int], draws: int) -> str:
+def settings(images: dict[str, SampleImages], sizes: Sequence[int], draws: int) -> str:
     rows = []
     for kernel_size in sizes:
         for name, scales in SETS.items():
@@ -95,7 +95,7 @@ def settings(images: dict[str, PictureSet], sizes: Sequence[int], draws: int) ->
     return table(header, rows, markdown=True)
 
 
-def steps(images: dict[str, PictureSet], draws: int) -> str:
+def steps(images: dict[str, SampleImages], draws: int) -> str:
     """Errors at a ratio of exactly one step, and half a step off."""
     rows = []
     for name, step in STEPS.items():
@@ -115,7 +115,7 @@ def steps(images: dict[str, PictureSet], draws: int) -> str:
     return table(header, rows, markdown=True)
 
 
-def off_grid(basis: Basis, weight: Tensor, images: PictureSet, ratio: float) -> float:
+def off_grid(basis: Basis, weight: Tensor, images: SampleImages, ratio: float) -> float:
     """Eq. 14 for shrinking by `ratio`, the responses of scale 1 to the small image against those of the other scale.
 
     Half a step off, the same scale is as near as the next one: the smaller of the two errors counts.
@@ -165,7 +165,7 @@ def likeness(network: nn.Module, photos: Tensor, template: Tensor, growth: float
     return best
 
 
-def priors(images: dict[str, PictureSet], own: dict[str, Tensor], draws: int) -> str:
+def priors(images: dict[str, SampleImages], own: dict[str, Tensor], draws: int) -> str:
     """`own` are other pictures of the same kind as those that the errors are measured on."""
     rows = []
     choices: list[tuple[str, object]] = [
@@ -175,7 +175,7 @@ def priors(images: dict[str, PictureSet], own: dict[str, Tensor], draws: int) ->
         ("0.98", 0.98),
         *((f"own: other {kind}", pixels) for kind, pixels in own.items()),
     ]
-    noise = PictureSet(torch.randn(6, 1, 160, 160, generator=torch.Generator().manual_seed(0)), 0.25)
+    noise = SampleImages(torch.randn(6, 1, 160, 160, generator=torch.Generator().manual_seed(0)), 0.25)
     for name, prior in choices:
         row = [name]
         for kernel_size, scales, support in (
@@ -193,7 +193,7 @@ def priors(images: dict[str, PictureSet], own: dict[str, Tensor], draws: int) ->
     return table(header, rows, markdown=True)
 
 
-def supports(images: dict[str, PictureSet], draws: int) -> str:
+def supports(images: dict[str, SampleImages], draws: int) -> str:
     rows = []
     for kernel_size, name, choices in (
         (3, "1, sqrt 2, 2", (3, 5, 7, 9)),
@@ -362,7 +362,7 @@ def faults(photos: Tensor, draws: int) -> str:
     return table(["layers", *names], list(rows.values()), markdown=True)
 
 
-def operators(images: PictureSet, draws: int) -> str:
+def operators(images: SampleImages, draws: int) -> str:
     """Bases for rescaling with and without a filter before it, measured with both."""
     rows = []
     for name in ("1, sqrt 2, 2", "1, 2^(1/3), 2^(2/3), 2", "1, 1.5, 2.25", "1, 1.5, 3", "1, sqrt 2, ... 4"):
@@ -381,7 +381,7 @@ def ratios(draws: int) -> str:
     scales = SETS["1, sqrt 2, ... 4"]
     basis = DiscreteBasis(3, scales)
     rows = []
-    images = pictures("photos")
+    images = sample_images("photos")
     pairs = basis.pair_errors()
     found: dict[float, list[float]] = {}
     for seed in range(draws):
@@ -408,15 +408,15 @@ def main() -> None:
     options = parser.parse_args()
     start = time.monotonic()
     draws = options.draws
-    digits = pictures("digits", count=2 * options.digits)
-    photos = pictures("photos")
+    digits = sample_images("digits", count=2 * options.digits)
+    photos = sample_images("photos")
     measured = {
-        "digits": PictureSet(digits.images[: options.digits], digits.border),
+        "digits": SampleImages(digits.images[: options.digits], digits.border),
         "photos": photos,
     }
     halves = {
         "digits": measured["digits"],
-        "photos": PictureSet(photos.images[::2], photos.border),
+        "photos": SampleImages(photos.images[::2], photos.border),
     }
     own = {"digits": digits.images[options.digits :], "photos": photos.images[1::2]}
     text = TEMPLATE.format(

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from scale_disco import bake, to_scale_equivariant
-from scale_disco.bench import Cost, Step, bare_step, measure
-from scale_disco.export import exchanged
+from scale_disco.convert.layers import PLAIN, FoldedConv
+from scale_disco.convert.surgery import exchanged
 from scale_disco.files import written_atomically
 from scale_disco.models import create_model
-from scale_disco.nn.folded import PLAIN, FoldedConv
-from scale_disco.report import provenance, table
+from scale_disco.tasks.bench.timing import Cost, Step, bare_step, measure
+from scale_disco.tasks.io.report import provenance, table
 
 OURS, BAKED, BARE, OTHERS, ORIGINAL = "converted", "baked", "bare", "others", "original"
 SIDE = 224

@@ -26,10 +26,10 @@ from scale_disco import (
     Scales,
     hermite_mixing_preset,
 )
-from scale_disco.data.pictures import pictures
 from scale_disco.equivariance import basis_error
 from scale_disco.files import written_atomically
-from scale_disco.report import provenance, table, with_deviation
+from scale_disco.tasks.io.report import provenance, table, with_deviation
+from scale_disco.tasks.io.samples import sample_images
 
 SEVEN, THREE = Scales.geometric(2 ** (1 / 3), 4), Scales.geometric(2**0.5, 3)
 SEEDS = range(3)
@@ -55,7 +55,7 @@ class Images:
     """The two kinds of images, each with the border that suits it."""
 
     def __init__(self, mnist: Path, photos: Path, digits: int) -> None:
-        self.sets = {"digits": pictures(mnist, count=digits), "photos": pictures(photos)}
+        self.sets = {"digits": sample_images(mnist, count=digits), "photos": sample_images(photos)}
 
     def errors(self, basis: Basis, scales: Scales, kind: str, **operator: object) -> list[float]:
         images, border = self.sets[kind]

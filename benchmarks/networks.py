@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_disco import Basis, DiscreteBasis, HermiteBasis, Scales, equivariance_error
-from scale_disco.data.pictures import PictureSet, pictures
 from scale_disco.files import written_atomically
 from scale_disco.fold import fold, unfold
 from scale_disco.nn import ScaleAvgPool2d, ScaleBlurPool2d, ScaleConv2d, ScaleLift2d, ScaleMaxPool2d, ScaleProject
-from scale_disco.report import provenance, table, with_deviation
 from scale_disco.resample import resample_matrix
+from scale_disco.tasks.io.report import provenance, table, with_deviation
+from scale_disco.tasks.io.samples import SampleImages, sample_images
 
 HEADING = "## Whole networks"
 LAYERS, CHANNELS, DOWN_AFTER = 6, 16, (2, 4)
@@ -141,7 +141,7 @@ def cell(errors: Sequence[float]) -> str:
     return with_deviation(errors, least=ROUNDING)
 
 
-def layer_by_layer(photos: PictureSet) -> str:
+def layer_by_layer(photos: SampleImages) -> str:
     """Every way down: the error after each layer, after projection, and of the centred output."""
     basis = disco(ROOT, BICUBIC)
     rows = []
@@ -162,7 +162,7 @@ Errors = dict[str, dict[str, list[float]]]  # way down -> operator -> one error 
 
 
 def last_layer(
-    photos: PictureSet, build: Callable[[Scales, Operator], Basis], scales: Scales, ways: Sequence[str]
+    photos: SampleImages, build: Callable[[Scales, Operator], Basis], scales: Scales, ways: Sequence[str]
 ) -> Errors:
     """Errors after the last layer for every operator."""
     measured: Errors = {}
@@ -216,7 +216,7 @@ def progress(row: Sequence[str]) -> None:
     print(f"  {' | '.join(row)}", file=sys.stderr, flush=True)
 
 
-def spread(photos: PictureSet, count: int) -> PictureSet:
+def spread(photos: SampleImages, count: int) -> SampleImages:
     """So many pictures from all over the set: those next to each other in a folder are often alike."""
     chosen = torch.linspace(0, len(photos.images) - 1, min(count, len(photos.images))).round().long()
     return photos._replace(images=photos.images[chosen])
@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/equivariance.md"))
     options = parser.parse_args()
     start = time.monotonic()
-    photos = spread(pictures(options.photos), options.count)
+    photos = spread(sample_images(options.photos), options.count)
 
     print("layer by layer", file=sys.stderr)
     layers = layer_by_layer(photos)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scale_disco.files import make_folder
-from scale_disco.report import provenance, table
+from scale_disco.tasks.io.report import provenance, table
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "build" / "reliability.json"

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from scale_disco import Scales, resample, to_scale_equivariant
 from scale_disco.files import written_atomically
+from scale_disco.models.checkpoints import read_checkpoint
 from scale_disco.models.resnet import cnn, is_stride_first
-from scale_disco.models.scale_estimator import SCALES, Backbone, Stages, create
-from scale_disco.models.transfer import is_caffe
-from scale_disco.models.weights import read_checkpoint
-from scale_disco.report import provenance, table
-from scale_disco.scene.field import scale_field
-from scale_disco.scene.pictures import find_pictures, read_picture
+from scale_disco.tasks.io.images import find_images, read_image
+from scale_disco.tasks.io.report import provenance, table
+from scale_disco.tasks.io.weights import is_caffe
+from scale_disco.tasks.scene.field import scale_field
+from scale_disco.tasks.scene.networks import SCALES, Backbone, Stages, create
 
 CHOICES = {
     "as-is: the plain conversion": {},
@@ -101,7 +101,7 @@ def reset_peak() -> None:
 def field_costs(pretrained: str, photo: Path, sides: list[int], repeats: int) -> list[list[str]]:
     """Seconds and memory of the field of one photograph in several sizes, every size once a round."""
     estimator = create("shift", pretrained=pretrained)
-    whole = read_picture(photo).float()[None]
+    whole = read_image(photo).float()[None]
     shapes = [(side, side * 3 // 4) for side in sides]
     images = [F.interpolate(whole, (height, width), mode="area")[0] for width, height in shapes]
     times: list[list[float]] = [[] for _ in shapes]
@@ -133,9 +133,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="write the tables into this file")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    paths = find_pictures(given.photos)
+    paths = find_images(given.photos)
     chosen = [paths[number] for number in np.linspace(0, len(paths) - 1, given.count).round().astype(int)]
-    images = [read_picture(path, 640).float()[None] for path in chosen]
+    images = [read_image(path, 640).float()[None] for path in chosen]
     normal = Backbone(pretrained=given.pretrained)
     rows = []
     for name, options in CHOICES.items():

@@ -18,7 +18,7 @@ from pathlib import Path
 from scale_disco import DiscreteBasis, Scales
 from scale_disco.basis import discrete
 from scale_disco.files import written_atomically
-from scale_disco.report import provenance, table
+from scale_disco.tasks.io.report import provenance, table
 
 SETTINGS = {
     "3x3, {1, sqrt 2, 2}": (3, 2**0.5, 3, 2, "50 ms"),

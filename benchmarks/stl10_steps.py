@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_disco import functional
-from scale_disco.bench import Cost, Step, count_flops, measure, on_reference
-from scale_disco.cli.terminal import Progress
 from scale_disco.files import check_writable, written_atomically
 from scale_disco.models import create_model
-from scale_disco.report import provenance, table
-from scale_disco.training.augment import Augmentation
+from scale_disco.tasks.bench.timing import Cost, Step, count_flops, measure, on_reference
+from scale_disco.tasks.io.report import provenance, table
+from scale_disco.tasks.io.terminal import Progress
+from scale_disco.tasks.stl10.augment import Augmentation
 
 # Seconds per epoch over those of WRN, from Table 2 of the paper.
 PAPER = {

@@ -17,16 +17,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scale_disco.bench import on_reference
-from scale_disco.data.otb import Sequence as Video
-from scale_disco.data.otb import load_frame, read_sequences
 from scale_disco.files import write
 from scale_disco.models import create_model
-from scale_disco.plots import plot_sizes, plot_success, save_figure
-from scale_disco.report import provenance, table
-from scale_disco.tracking import MOTIONS, FrozenTracker, SiameseTracker, Tracker
-from scale_disco.tracking.evaluate import Score, mean_score, run, score, varies_in_scale
-from scale_disco.training.evaluate import trained
+from scale_disco.tasks.bench.timing import on_reference
+from scale_disco.tasks.io.figures import save_figure
+from scale_disco.tasks.io.photo import load_frame
+from scale_disco.tasks.io.report import provenance, table
+from scale_disco.tasks.runs.evaluate import trained
+from scale_disco.tasks.tracking import MOTIONS, SiameseTracker, StaticBoxTracker, Tracker
+from scale_disco.tasks.tracking.data.sequences import Sequence as Video
+from scale_disco.tasks.tracking.data.sequences import read_sequences
+from scale_disco.tasks.tracking.evaluation import Score, mean_score, run, score, varies_in_scale
+from scale_disco.tasks.tracking.plots import plot_sizes, plot_success
 
 FROZEN, TRUTH = "the first box for ever", "truth"
 SHOWN = {"zoom": 1, "otb": 2}  # videos whose sizes are drawn: those that change most
@@ -103,7 +105,7 @@ def parsed() -> argparse.Namespace:
 def opened(options: argparse.Namespace, name: str) -> tuple[Tracker, str]:
     """A tracker, and what tells it from others."""
     if name == FROZEN:
-        return FrozenTracker(), name
+        return StaticBoxTracker(), name
     whose, network, mode, motion = ROWS[name]
     if whose == network.rstrip("+"):
         net, source = trained(getattr(options, whose)), getattr(options, whose) / "last.ckpt"
@@ -244,7 +246,7 @@ def speed_part(options: argparse.Namespace) -> str:
 
 
 def training_part(options: argparse.Namespace) -> str:
-    from scale_disco.training.record import read_record, settings_of
+    from scale_disco.tasks.runs.record import read_record, settings_of
 
     lines = []
     for run_folder in (options.siamfc, options.disco):

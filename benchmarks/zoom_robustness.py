@@ -21,13 +21,13 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from scale_disco.bench import measure
 from scale_disco.convert import to_scale_equivariant
 from scale_disco.files import check_writable, written_atomically
 from scale_disco.models.resnet import resnet50
 from scale_disco.nn import ScaleProject
-from scale_disco.plots import check_picture, save_figure
-from scale_disco.report import provenance, table
+from scale_disco.tasks.bench.timing import measure
+from scale_disco.tasks.io.figures import check_figure, save_figure
+from scale_disco.tasks.io.report import provenance, table
 
 SCALES = (1, 2**0.5, 2)
 SIDES = [round(448 * 2 ** (-k / 4)) for k in range(9)]
@@ -444,7 +444,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=Path("docs/zoom.png"))
     options = parser.parse_args()
     check_writable(options.output)
-    check_picture(options.plot)
+    check_figure(options.plot)
     model = trained_network(options.weights, options.photos)
     sets = image_sets(options.photos, options.scenes, options.images_per_class)
     answers = Answers(run_all(networks(model), sets, options.cache), model.get_submodule("fc"))

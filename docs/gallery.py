@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from scale_disco.files import written_atomically
-from scale_disco.models.readout import READOUTS
-from scale_disco.models.scale_estimator import CHANNELS, SCALES, ScaleEstimator
-from scale_disco.plots import overlay, save_figure
-from scale_disco.scene.field import extent, scale_field
-from scale_disco.scene.pictures import read_picture
-from scale_disco.training.evaluate import scene_estimator
+from scale_disco.tasks.io.figures import save_figure
+from scale_disco.tasks.io.images import read_image
+from scale_disco.tasks.scene.field import extent, scale_field
+from scale_disco.tasks.scene.networks import CHANNELS, SCALES, ScaleEstimator
+from scale_disco.tasks.scene.plots import overlay
+from scale_disco.tasks.scene.readout import READOUTS
+from scale_disco.tasks.scene.training import scene_estimator
 
 LONGEST, COLUMNS, INCHES = 640, 2, 2.3
 # Of every picture of the page: names of files, titles, and whether the photograph is shown.
@@ -64,7 +65,7 @@ def draw(photos: Path, estimator: Any, window: int, shown: bool, names: dict[str
 
     panels: list[tuple[str, Tensor]] = []
     for name, title in names.items():
-        image = read_picture(photos / name, LONGEST)
+        image = read_image(photos / name, LONGEST)
         field = scale_field(estimator, image, window=window)
         limit = extent(field)
         if shown:

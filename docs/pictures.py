@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from scale_disco import Basis, DiscreteBasis, HermiteBasis, Scales, Stencil, resample
-from scale_disco.data.pictures import photos
 from scale_disco.equivariance import basis_error
 from scale_disco.nn import ScaleConv2d, ScaleLift2d
-from scale_disco.plots import plot_errors
+from scale_disco.tasks.equivariance.plots import plot_errors
+from scale_disco.tasks.io.samples import photos
 
 DISCO, OTHER, DARK = "#1f6f8b", "#c0392b", "#333333"
 WIDTH = 5.0  # inches; with letters of 9 points it can be read on a phone

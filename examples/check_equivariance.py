@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from scale_disco import DiscreteBasis, Scales, assert_equivariant, equivariance_error
-from scale_disco.data.pictures import photos
 from scale_disco.fold import fold, unfold
 from scale_disco.nn import ScaleBlurPool2d, ScaleConv2d, ScaleLift2d
-from scale_disco.report import table
+from scale_disco.tasks.io.report import table
+from scale_disco.tasks.io.samples import photos
 
 torch.manual_seed(0)
 scales = Scales([1, 2**0.5, 2])

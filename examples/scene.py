@@ -21,13 +21,14 @@ from pathlib import Path
 
 import torch
 
-from scale_disco.data.pictures import photos
 from scale_disco.models import create_model
-from scale_disco.plots import check_picture, plot_field, save_figure
-from scale_disco.report import table
-from scale_disco.scene.evaluate import spearman
-from scale_disco.scene.field import extent, scale_field
-from scale_disco.scene.planes import Plane, Rendered, render
+from scale_disco.tasks.io.figures import check_figure, save_figure
+from scale_disco.tasks.io.report import table
+from scale_disco.tasks.io.samples import photos
+from scale_disco.tasks.scene.evaluation import spearman
+from scale_disco.tasks.scene.field import extent, scale_field
+from scale_disco.tasks.scene.planes import Plane, Rendered, render
+from scale_disco.tasks.scene.plots import plot_field
 
 LAWN = 5  # among the bundled photographs
 ROWS = 8  # that are printed
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the picture and its scale field")
     given = parser.parse_args()
     if given.plot:
-        check_picture(given.plot)
+        check_figure(given.plot)
     image, true = picture(given.photo, given.ratio)
     estimator = create_model("scene/shift", pretrained=given.weights)
     began = time.perf_counter()

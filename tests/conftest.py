@@ -10,13 +10,14 @@ import torch
 from hypothesis import settings
 
 from scale_disco import Scales
-from scale_disco.cli import terminal
+from scale_disco.tasks.io import terminal
 
 # Timings on shared machines vary; a slow example is not a failure.
 settings.register_profile("default", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 settings.load_profile("default")
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
 CUBE_ROOT_2 = Scales.geometric(2 ** (1 / 3), 4)
 ROOT_2 = Scales.geometric(2**0.5, 3)
 

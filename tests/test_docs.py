@@ -26,13 +26,13 @@ import torch
 
 import scale_disco
 from scale_disco.cli import main
-from scale_disco.data import zoom
-from scale_disco.data.otb import read_sequences
-from scale_disco.data.zoom_masters import photographs
 from scale_disco.models import create_model
-from scale_disco.tracking.compare import Result, write_result
+from scale_disco.tasks.io.textures import photographs
+from scale_disco.tasks.tracking.data import synthetic as zoom
+from scale_disco.tasks.tracking.data.sequences import read_sequences
+from scale_disco.tasks.tracking.results import Result, write_result
 from tests.conftest import SHARED
-from tests.data import binary
+from tests.tasks.stl10 import binary
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -64,7 +64,7 @@ SMALL = {
     "train stl10": ["--depth", "10", "--width", "1", "--limit", "4", "--epochs", "1", "--threads", "1"],
     "train tracker": shlex.split("--limit 2 --holdout 0.5 --pairs 2 --batch 2 --stages 1 --epochs 1 --threads 1"),
 }
-# A layer of its own instead of all those of the paper, which tests/test_bench.py runs.
+# A layer of its own instead of all those of the paper, which tests/tasks/bench/test_timing.py runs.
 SMALL_LAYER = ["--batch", "2", "--channels", "2", "2", "--side", "16"]
 # Words in other words: the network is left alone, six realisations are one, generated files are not taken for STL-10, a
 # few videos and a plane do for a benchmark, and there need not be a GPU, a screen or a camera.
@@ -164,7 +164,7 @@ def write_videos(my: Path) -> None:
     """What a reader who tracks has: videos with boxes, results of another tracker on them, a film."""
     pytest.importorskip("av", reason="films need scale-disco[video]")
     pytest.importorskip("PIL", reason="frames need scale-disco[plot]")
-    from tests.tracking.films import write_film
+    from tests.tasks.tracking.films import write_film
 
     zoom.build(my / "zoom", photographs(), zoom.Settings(count=3, frames=2, size=(120, 90)))
     names = ("otb/CarScale", "got10k/1", "got10k/2")

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 
 from scale_disco import Basis, DiscreteBasis, Scales, Stencil, assert_equivariant, equivariance_error, resample
-from scale_disco.data.pictures import photos
 from scale_disco.equivariance import basis_error
 from scale_disco.functional import scale_conv, scale_lift
+from scale_disco.tasks.io.samples import photos
 from tests.conftest import ROOT_2
 
 INTEGERS = Scales([1, 2, 4])

@@ -6,7 +6,6 @@ import copy
 import inspect
 import os
 import warnings
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeGuard
 
@@ -17,11 +16,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from . import nn as snn
+from .convert.layers import PLAIN, FoldedConv
+from .convert.surgery import exchanged, replace
 from .files import check_writable, written_atomically
 from .fold import fold, unfold
 from .functional import Layout, check_input, convolve, lift
 from .nn.conv import ScaleConvolution
-from .nn.folded import PLAIN, FoldedConv
 
 
 def bake(module: nn.Module) -> nn.Module:
@@ -48,8 +48,8 @@ def bake(module: nn.Module) -> nn.Module:
     baked = copy.deepcopy(module).eval()
     for layer_name, norm_name in _foldable(baked):
         layer, norm = baked.get_submodule(layer_name), baked.get_submodule(norm_name)
-        _replace(baked, layer_name, _folded(layer, norm))
-        _replace(baked, norm_name, nn.Identity())
+        replace(baked, layer_name, _folded(layer, norm))
+        replace(baked, norm_name, nn.Identity())
     return exchanged(baked, _bakeable, _baked)
 
 
@@ -190,26 +190,12 @@ def _folded(layer: nn.Module, norm: nn.Module) -> nn.Module:
     return fuse_conv_bn_eval(layer, norm)  # type: ignore[type-var]
 
 
-def exchanged(module: nn.Module, chosen: Callable[[nn.Module], bool], make: Callable[[Any], nn.Module]) -> nn.Module:
-    """The module with every chosen part, or itself if chosen, exchanged for what is made of it."""
-    if chosen(module):
-        return make(module)
-    for name, part in list(module.named_modules(remove_duplicate=False)):
-        if chosen(part):
-            _replace(module, name, make(part))
-    return module
-
-
-def _replace(module: nn.Module, name: str, new: nn.Module) -> None:
-    parent, _, own = name.rpartition(".")
-    setattr(module.get_submodule(parent), own, new)
-
-
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        layer = any(kind.__module__.startswith(f"{__package__}.nn") for kind in type(m).__mro__)
-        # Layers of the zoo, with control flow of their own; its blocks with norms inside are looked into.
-        zoo = type(m).__module__.startswith(f"{__package__}.models")
+        layers = (f"{__package__}.nn", f"{__package__}.convert.layers")
+        layer = any(kind.__module__.startswith(layers) for kind in type(m).__mro__)
+        # Layers of named networks, with control flow of their own; blocks with norms inside are looked into.
+        zoo = type(m).__module__.startswith((f"{__package__}.models", f"{__package__}.tasks"))
         layer = layer or (zoo and not any(isinstance(part, _BatchNorm) for part in m.modules()))
         return layer or super().is_leaf_module(m, module_qualified_name)
 

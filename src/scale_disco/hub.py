@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from .basis import Basis, BSplineBasis, DiscreteBasis, FourierBesselBasis, HermiteBasis, LogRadialBasis
 from .files import locked, make_folder, reason, write, written_atomically
 from .models import create_model, default_options
-from .models.weights import check_fit
+from .models.checkpoints import check_fit
 from .reading import plain, read_bytes
 from .scales import Scales
 

@@ -17,8 +17,8 @@ from scale_disco import DiscreteBasis, Scales, Stencil, resample
 from scale_disco.basis import discrete
 from scale_disco.basis.descent import sampled_objective
 from scale_disco.basis.solve import solve
-from scale_disco.data.pictures import photos
 from scale_disco.resample import kernel_reach, kernel_weights, source_coordinates
+from scale_disco.tasks.io.samples import photos
 from tests.conftest import CUBE_ROOT_2, ROOT_2
 
 MODES = ["nearest", "nearest-exact", "linear", "cubic"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scale_disco.basis.prior import CorrelatedNoise, Pictures, TooFewPixelsError, as_prior
+from scale_disco.basis.prior import CorrelatedNoise, ImagePrior, TooFewPixelsError, as_prior
 from scale_disco.basis.solve import Conditions
 
 
@@ -15,7 +15,7 @@ def pair(prior, dims, ratio=2**0.5, mode="cubic"):
 @pytest.mark.parametrize(("dims", "count", "side"), [(1, 64, 4000), (2, 64, 200)])
 def test_moments_of_the_model_are_those_of_its_samples(correlation, dims, count, side):
     model = CorrelatedNoise(correlation)
-    samples = Pictures(model.sample(count, side, dims, torch.Generator().manual_seed(0)), dims)
+    samples = ImagePrior(model.sample(count, side, dims, torch.Generator().manual_seed(0)), dims)
     for expected, observed in zip(model.grams(pair(model, dims)), samples.grams(pair(samples, dims)), strict=True):
         scale = expected.abs().max()
         assert float((expected - observed).abs().max() / scale) < (0.03 if correlation == 0 else 0.1)
@@ -24,7 +24,7 @@ def test_moments_of_the_model_are_those_of_its_samples(correlation, dims, count,
 def test_moments_of_pictures_are_sums_over_pixels():
     """By brute force: one picture, one output pixel at a time."""
     picture = torch.rand(30, 26, dtype=torch.float64)
-    prior = Pictures(picture, 2)
+    prior = ImagePrior(picture, 2)
     settings = pair(prior, 2)
     grams = prior.grams(settings)
     axes = [prior._axis(settings, size) for size in picture.shape]
@@ -40,7 +40,7 @@ def test_moments_of_pictures_are_sums_over_pixels():
 
 
 def test_blocks_of_rows_do_not_change_the_moments(monkeypatch):
-    prior = Pictures(torch.rand(2, 40, 40, dtype=torch.float64), 2)
+    prior = ImagePrior(torch.rand(2, 40, 40, dtype=torch.float64), 2)
     whole = prior.grams(pair(prior, 2))
     monkeypatch.setattr("scale_disco.basis.prior._BLOCK", 1)
     for expected, observed in zip(whole, prior.grams(pair(prior, 2)), strict=True):
@@ -50,7 +50,9 @@ def test_blocks_of_rows_do_not_change_the_moments(monkeypatch):
 def test_rational_ratios_are_averaged_over_their_period():
     """At 3/2 output pixels read at 1/4 and 3/4 only: the moments of one long signal, exactly."""
     model = CorrelatedNoise(0.0)
-    signal = Pictures(torch.eye(400, dtype=torch.float64), 1)  # all shifts of an impulse: white noise without the noise
+    signal = ImagePrior(
+        torch.eye(400, dtype=torch.float64), 1
+    )  # all shifts of an impulse: white noise without the noise
     observed = signal.grams(pair(signal, 1, ratio=1.5))
     for expected, moment in zip(model.grams(pair(model, 1, ratio=1.5)), observed, strict=True):
         torch.testing.assert_close(expected, moment * 400, atol=1e-3, rtol=0)
@@ -66,7 +68,7 @@ def test_equal_pictures_are_equal_priors():
 
 
 def test_too_few_pixels_are_refused():
-    prior = Pictures(torch.rand(18, 18, dtype=torch.float64), 2)
+    prior = ImagePrior(torch.rand(18, 18, dtype=torch.float64), 2)
     with pytest.raises(TooFewPixelsError, match=r"must have 100 pixels away from borders, got \d+; give more images"):
         prior.grams(pair(prior, 2))
     with pytest.raises(ValueError, match="at least 30 pixels a side, got 18"):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from scale_disco import Scales, bake, resample, to_scale_equivariant
-from scale_disco.nn.folded import FoldedLift
+from scale_disco.convert.layers import FoldedLift
 
 
 def network(dims: int = 2) -> nn.Module:

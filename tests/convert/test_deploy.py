@@ -10,8 +10,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 from scale_disco import bake, to_scale_equivariant
+from scale_disco.convert.layers import FoldedConv
 from scale_disco.export import export_onnx, export_program
-from scale_disco.nn.folded import FoldedConv
 from tests.convert.networks import NETWORKS, images, network
 
 SCALES = (1, 2**0.5, 2)

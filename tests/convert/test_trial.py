@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_disco import bake, to_scale_equivariant
-from scale_disco.nn.folded import FoldedConv
+from scale_disco.convert.layers import FoldedConv
 from tests.convert.test_errors import Standardised, refusal
 
 SCALES = (1, 2**0.5, 2)

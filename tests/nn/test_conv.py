@@ -8,20 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from scale_disco import (
-    Basis,
-    DiscreteBasis,
-    HermiteBasis,
-    Scales,
-    Stencil,
-    equivariance_error,
-    hermite_mixing_preset,
-)
-from scale_disco import (
-    nn as snn,
-)
-from scale_disco.data.pictures import photos
+from scale_disco import Basis, DiscreteBasis, HermiteBasis, Scales, Stencil, equivariance_error, hermite_mixing_preset
+from scale_disco import nn as snn
 from scale_disco.functional import PADDING_MODES, reference
+from scale_disco.tasks.io.samples import photos
 from tests.conftest import CUBE_ROOT_2, ROOT_2
 
 LIFTS = {1: snn.ScaleLift1d, 2: snn.ScaleLift2d, 3: snn.ScaleLift3d}

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from scale_disco import equivariance_error
 from scale_disco import nn as snn
-from scale_disco.data.pictures import photos
+from scale_disco.tasks.io.samples import photos
 
 MAX = {1: snn.ScaleMaxPool1d, 2: snn.ScaleMaxPool2d, 3: snn.ScaleMaxPool3d}
 AVG = {1: snn.ScaleAvgPool1d, 2: snn.ScaleAvgPool2d, 3: snn.ScaleAvgPool3d}

@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from scale_disco.tracking.video import open_footage
+from scale_disco.tasks.io.video import open_video
 
 ROOT = Path(__file__).resolve().parents[2]
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -229,7 +229,7 @@ def _picture(path: Path) -> Any:
 
 
 def _film(path: Path) -> Any:
-    footage = open_footage(str(path))
+    footage = open_video(str(path))
     sizes = [frame.image.shape for frame in footage.frames() if frame.image is not None]
     assert not footage.remarks()
     return sizes  # encoders may pack the same frames in another way

@@ -13,20 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from scale_disco import (
-    Basis,
-    BSplineBasis,
-    DiscreteBasis,
-    FourierBesselBasis,
-    HermiteBasis,
-    LogRadialBasis,
-    Scales,
-)
+from scale_disco import Basis, BSplineBasis, DiscreteBasis, FourierBesselBasis, HermiteBasis, LogRadialBasis, Scales
 from scale_disco import nn as snn
+from scale_disco.convert.layers import FoldedConv
 from scale_disco.fold import fold, unfold
 from scale_disco.functional import PADDING_MODES, reference
 from scale_disco.nn.conv import ScaleConvolution
-from scale_disco.nn.folded import FoldedConv
 
 CLOSE = {torch.float32: 3e-5, torch.float64: 1e-12}  # times the largest number that an image gives
 LARGEST = 1e15  # of a value, so that the variance of many is a number in single precision

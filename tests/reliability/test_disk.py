@@ -24,20 +24,21 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-import scale_disco.quickstart as quickstart
+import scale_disco.tasks.quickstart as quickstart
 from scale_disco import DiscreteBasis
-from scale_disco.bench import LayerSetting
 from scale_disco.cli import data as cli_data
-from scale_disco.cli import main, terminal
-from scale_disco.cli import scene as cli_scene
-from scale_disco.data.folder import read_folder
-from scale_disco.data.mnist_scale import load, mini, save
-from scale_disco.data.pictures import photos
+from scale_disco.cli import main
 from scale_disco.export import export_onnx
-from scale_disco.tracking.video import VideoWriter
-from tests.scene.estimators import Waves
-from tests.tracking.films import write_film
-from tests.tracking.videos import write_videos
+from scale_disco.tasks.bench.timing import LayerSetting
+from scale_disco.tasks.io import terminal
+from scale_disco.tasks.io.samples import photos
+from scale_disco.tasks.io.video import VideoWriter
+from scale_disco.tasks.mnist_scale.data import load, mini, save
+from scale_disco.tasks.scene.commands import scene as cli_scene
+from scale_disco.tasks.stl10.folder import read_folder
+from tests.tasks.scene.estimators import Waves
+from tests.tasks.tracking.films import write_film
+from tests.tasks.tracking.videos import write_videos
 
 for extra in ("av", "huggingface_hub", "lightning", "matplotlib", "mlxtend", "onnxscript"):
     pytest.importorskip(extra, reason='what is written by all commands needs "scale-disco[all]"')

@@ -16,12 +16,12 @@ import torch
 from safetensors import SafetensorError
 
 from scale_disco.cli import main
-from tests.data.sequences import moving, write_otb
 from tests.reliability import kills
 from tests.reliability.kills import Tally, Work, disco, killed_again_and_again, left_over, start
-from tests.test_cli_scene import write_film, write_picture
-from tests.test_quickstart import SCRIPT as QUICKSTART
-from tests.test_quickstart import TRIAL
+from tests.tasks.quickstart.test_quickstart import SCRIPT as QUICKSTART
+from tests.tasks.quickstart.test_quickstart import TRIAL
+from tests.tasks.scene.commands.test_scene import write_film, write_picture
+from tests.tasks.tracking.sequences import moving, write_otb
 
 for extra in ("lightning", "mlxtend", "matplotlib", "av"):
     pytest.importorskip(extra, reason="commands to kill need scale-disco[train,plot,demo,video]")
@@ -32,7 +32,7 @@ SLOW_SCENE = """
 import sys, time
 from scale_disco import cli
 from scale_disco.cli import scene
-from tests.scene.estimators import Waves
+from tests.tasks.scene.estimators import Waves
 class Slow(Waves):
     def maps(self, images):
         time.sleep(0.1)
@@ -45,14 +45,14 @@ sys.exit(cli.main(sys.argv[1:]))
 SLOW_OTB = """
 import sys
 from scale_disco.cli import main, otb
-from tests.tracking.test_evaluate import Wanderer
+from tests.tasks.tracking.test_evaluation import Wanderer
 otb.open_tracker = lambda options: Wanderer(0.02)
 sys.exit(main(sys.argv[1:]))
 """
 SAVED_OFTEN = """
 import sys
 from scale_disco.cli import main
-from scale_disco.training import evaluate
+from scale_disco.tasks.runs.experiments import evaluate
 evaluate._SAVED_EVERY = 0.0
 sys.exit(main(sys.argv[1:]))
 """

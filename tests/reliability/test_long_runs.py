@@ -12,14 +12,17 @@ from scale_disco import DiscreteBasis
 from scale_disco.cli import main
 from scale_disco.nn import ScaleConv2d, ScaleLift2d
 from tests.reliability.memory import held, resident, slope, watched_run
-from tests.tracking.films import write_film
-from tests.tracking.videos import write_videos
+from tests.tasks.tracking.films import write_film
+from tests.tasks.tracking.videos import write_videos
 
 for extra in ("lightning", "mlxtend", "av"):
     pytest.importorskip(extra, reason="long runs need scale-disco[train,plot,demo,video]")
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
 
-LEARNER, TRACKER = "scale_disco.training.classifier.Classifier", "scale_disco.tracking.tracker.SiameseTracker"
+LEARNER, TRACKER = (
+    "scale_disco.tasks.runs.modules.ClassifierModule",
+    "scale_disco.tasks.tracking.tracker.SiameseTracker",
+)
 BATCH = 64 * 28 * 28 * 4  # bytes of a batch of digits: what a careless line would keep of every step
 FRAME = 64 * 48 * 3  # of a frame of the video
 LEAK = 5_000  # bytes a step that must not be lost

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from tests.data.sequences import moving, write_otb
 from tests.reliability.kills import ROOT, watched
-from tests.tracking.films import write_film
-from tests.training.runs import write_run
+from tests.tasks.runs.folders import write_run
+from tests.tasks.tracking.films import write_film
+from tests.tasks.tracking.sequences import moving, write_otb
 
 # All of them in one process, since it takes a while to start one.
 CALLS = """
@@ -40,9 +40,9 @@ def test_no_command_reaches_out(tmp_path):
     """Nor does importing any module."""
     for extra in ("matplotlib", "lightning", "av", "huggingface_hub"):
         pytest.importorskip(extra)
-    from scale_disco.training.mnist_scale import MnistScale
+    from scale_disco.tasks.mnist_scale.training import MnistScaleOptions
 
-    runs = write_run(tmp_path / "runs", "disco", MnistScale(), errors=900)
+    runs = write_run(tmp_path / "runs", "disco", MnistScaleOptions(), errors=900)
     write_otb(tmp_path / "videos", "A", moving(3))
     film = write_film(tmp_path / "film.mp4", 4)
     codes, said = calls(

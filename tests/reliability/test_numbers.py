@@ -17,21 +17,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from scale_disco import (
-    DiscreteBasis,
-    Scales,
-    bake,
-    equivariance_error,
-    functional,
-    spectral,
-    to_scale_equivariant,
-    winograd,
-)
+from scale_disco import DiscreteBasis, Scales, bake, equivariance_error, functional, to_scale_equivariant
 from scale_disco import nn as snn
+from scale_disco.convert.layers import GrowingMaxPool
+from scale_disco.functional import _fft as spectral
+from scale_disco.functional import _winograd as winograd
 from scale_disco.models import create_model, list_models
-from scale_disco.models.readout import READOUTS
-from scale_disco.models.siamfc import Siamese
-from scale_disco.nn.folded import GrowingMaxPool
+from scale_disco.tasks.scene.readout import READOUTS
+from scale_disco.tasks.tracking.networks import Siamese
 from tests.convert.networks import NETWORKS, images, network
 from tests.nn.cases import CASES, SCALES
 from tests.nn.test_every_layer import every_case, everything

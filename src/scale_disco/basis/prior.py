@@ -44,7 +44,7 @@ class Grams(NamedTuple):
     kk: Tensor
 
 
-class Pair(NamedTuple):
+class ScalePair(NamedTuple):
     """Two scales to be compared: L shrinks by `ratio`; taps sit at these offsets, in pixels, along each axis."""
 
     ratio: float
@@ -92,7 +92,7 @@ class Prior(Protocol):
         """What a basis file says of it."""
         ...
 
-    def grams(self, pair: Pair) -> Grams:
+    def grams(self, pair: ScalePair) -> Grams:
         """Second moments between the taps of two scales."""
         ...
 
@@ -111,7 +111,7 @@ class CorrelatedNoise:
     def spec(self) -> str | float:
         return {0.0: "white", IMAGE_CORRELATION: "image"}.get(self.correlation, self.correlation)
 
-    def grams(self, pair: Pair) -> Grams:
+    def grams(self, pair: ScalePair) -> Grams:
         where = _phases(pair)
         before, after = pair.extent
         pixels = torch.arange(-before - 1, after + 2)
@@ -138,7 +138,7 @@ class CorrelatedNoise:
         return self.correlation ** (index[:, None] - index).abs()
 
 
-class Pictures:
+class ImagePrior:
     """The user's own images: moments are sums over their pixels, borders left out."""
 
     def __init__(self, images: Tensor, spatial_dims: int) -> None:
@@ -167,9 +167,9 @@ class Pictures:
         return hash(self.digest)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pictures) and self.digest == other.digest
+        return isinstance(other, ImagePrior) and self.digest == other.digest
 
-    def grams(self, pair: Pair) -> Grams:
+    def grams(self, pair: ScalePair) -> Grams:
         axes = [self._axis(pair, size) for size in self.images.shape[1:]]
         taps_a, taps_b = axes[0][0].shape[1], axes[0][1].shape[1]
         totals = [torch.zeros(m**pair.spatial_dims, n**pair.spatial_dims, dtype=torch.float64)
@@ -204,7 +204,7 @@ class Pictures:
             crops.append(crop)
         return torch.stack(crops)[:, None]
 
-    def _axis(self, pair: Pair, size: int) -> tuple[Tensor, Tensor]:
+    def _axis(self, pair: ScalePair, size: int) -> tuple[Tensor, Tensor]:
         inner = pair.inner_rows(size)
         rows = torch.arange(inner.start, inner.stop, dtype=torch.float64)
         where = source_coordinates(rows, pair.ratio, pair.mode, pair.antialias)
@@ -214,8 +214,8 @@ class Pictures:
 def as_prior(prior: str | float | Tensor | NDArray[Any] | Prior, spatial_dims: int) -> Prior:
     """ "white", "image", a neighbour correlation in [0, 1), or a tensor of images."""
     if isinstance(prior, (Tensor, np.ndarray)):
-        return Pictures(torch.as_tensor(prior), spatial_dims)
-    if isinstance(prior, (CorrelatedNoise, Pictures)):
+        return ImagePrior(torch.as_tensor(prior), spatial_dims)
+    if isinstance(prior, (CorrelatedNoise, ImagePrior)):
         return prior
     named = {"white": 0.0, "image": IMAGE_CORRELATION}
     if isinstance(prior, str) and prior in named:
@@ -227,7 +227,7 @@ def as_prior(prior: str | float | Tensor | NDArray[Any] | Prior, spatial_dims: i
     )
 
 
-def _phases(pair: Pair) -> Tensor:
+def _phases(pair: ScalePair) -> Tensor:
     """Fractional coordinates at which output pixels read: those of one period, or an even spread."""
     period = Fraction(pair.ratio).limit_denominator(_PHASES)
     if math.isclose(period, pair.ratio, rel_tol=1e-9):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..scales import Scales
-from .prior import Pair, Prior
+from .prior import Prior, ScalePair
 
 _MOST_TAPS = 8000  # 0.5 GB for the matrix and as much for its factor
 _RIDGE = 1e-13  # of the mean diagonal: keeps Cholesky defined where a prior leaves a direction free
@@ -54,10 +54,10 @@ class Conditions:
     antialias: bool
     spatial_dims: int
 
-    def pair(self, ratio: float, smaller: tuple[int, int], larger: tuple[int, int]) -> Pair:
+    def pair(self, ratio: float, smaller: tuple[int, int], larger: tuple[int, int]) -> ScalePair:
         """L shrinking by `ratio` between two stencils, each given as (side, dilation)."""
         offsets = (tap_offsets(*smaller), tap_offsets(*larger))
-        return Pair(ratio, *offsets, self.mode, self.antialias, self.spatial_dims)
+        return ScalePair(ratio, *offsets, self.mode, self.antialias, self.spatial_dims)
 
 
 def solve(scales: Scales, sides: Sequence[int], conditions: Conditions) -> list[Tensor]:

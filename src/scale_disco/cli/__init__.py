@@ -16,8 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from .. import __version__
-from . import basis, bench, completion, data, equivariance, otb, quickstart, scene, table, test, track, train
-from .terminal import Parser, Stopped, UsageError, manners
+from ..tasks.bench import command as bench
+from ..tasks.equivariance import command as equivariance
+from ..tasks.io.terminal import Parser, Stopped, UsageError, manners
+from ..tasks.quickstart import command as quickstart
+from ..tasks.scene.commands import scene
+from ..tasks.tracking.commands import otb, track
+from . import basis, completion, data, table, test, train
 
 # A new command joins by its module's name here.
 _GROUPS: dict[str, tuple[ModuleType, ...]] = {

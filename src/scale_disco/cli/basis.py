@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..basis import Basis, DiscreteBasis
 from ..basis.solve import total_error
-from ..data.pictures import pictures
 from ..files import check_writable
-from ..plots import check_picture, plot_basis, save_figure
-from ..report import table
-from .terminal import (
+from ..tasks.equivariance.plots import plot_basis
+from ..tasks.io.figures import check_figure, save_figure
+from ..tasks.io.report import table
+from ..tasks.io.samples import sample_images
+from ..tasks.io.terminal import (
     Progress,
     add_command,
     add_operator,
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
     if options.out:
         check_writable(options.out)
     if options.plot:
-        check_picture(options.plot)
+        check_figure(options.plot)
     with Progress("solving") as progress:
         if options.load:
             for name in ("kernel_size", "scales", "step", "count", "support", "steps"):
@@ -144,4 +145,4 @@ def _prior(text: str) -> str | float | Tensor:
     try:
         return float(text)
     except ValueError:
-        return pictures(text).images
+        return sample_images(text).images

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .terminal import add_command, show
+from ..tasks.io.terminal import add_command, show
 
 _EXAMPLES = """\
   disco completion bash > ~/.local/share/bash-completion/completions/disco

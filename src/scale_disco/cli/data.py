@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..data import stl10
-from ..data.mnist import Digits, download, read_mnist
-from ..data.mnist_scale import SPLITS, build, load, mini, path_of, pixel_hash, save
-from ..data.zoom import Settings
-from ..data.zoom import build as build_zoom
-from ..data.zoom_masters import photographs
 from ..files import make_folder
-from .terminal import Progress, UsageError, add_command, add_out, say, show
+from ..tasks.io.mnist import Digits, download, read_mnist
+from ..tasks.io.terminal import Progress, UsageError, add_command, add_out, say, show
+from ..tasks.io.textures import photographs
+from ..tasks.mnist_scale.data import SPLITS, build, load, mini, path_of, pixel_hash, save
+from ..tasks.stl10 import data as stl10
+from ..tasks.tracking.data.synthetic import SequenceSettings
+from ..tasks.tracking.data.synthetic import build as build_zoom
 
 _EXAMPLES = """\
   disco data mnist-scale --split mini
@@ -108,8 +108,8 @@ def _zoom(options: argparse.Namespace) -> None:
     with Progress("zoom, pictures") as progress:
         pictures = photographs(options.pictures, progress)
     numbers = {
-        "train": (options.count, options.frames, Settings()),
-        "test": (options.test_count, options.test_frames, Settings(count=24, frames=60)),
+        "train": (options.count, options.frames, SequenceSettings()),
+        "test": (options.test_count, options.test_frames, SequenceSettings(count=24, frames=60)),
     }
     asked = {"size": options.size, "seed": getattr(options, "seed", None), "suffix": ".png" if options.png else None}
     every = []

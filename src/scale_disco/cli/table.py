@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..files import check_writable, write
-from ..plots import check_picture, plot_equivariance_and_error, plot_error_over_scale, save_figure
-from ..training import EXPERIMENTS
-from ..training.tables import TABLES
-from .terminal import add_command, add_out, add_plot, say, show
+from ..tasks.io.figures import check_figure, save_figure
+from ..tasks.io.terminal import add_command, add_out, add_plot, say, show
+from ..tasks.runs.experiments import EXPERIMENTS, TABLES
+from ..tasks.runs.plots import plot_equivariance_and_error, plot_error_over_scale
 
 _EXAMPLES = """\
   disco table mnist-scale runs
@@ -38,11 +38,11 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Collect, print, write and draw."""
-    from ..training.tables.outcome import outcomes
+    from ..tasks.runs.outcomes import outcomes
 
     for picture in (options.plot, options.scales):
         if picture:
-            check_picture(picture)
+            check_figure(picture)
     if options.out:
         check_writable(options.out)
     tables, experiment = TABLES[options.experiment], EXPERIMENTS[options.experiment]

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..files import check_writable
-from ..plots import Range, check_picture, plot_error_over_scale, save_figure
-from ..report import deviation, table
-from . import scene_test
-from .terminal import (
+from ..tasks.io.figures import check_figure, save_figure
+from ..tasks.io.report import deviation, table
+from ..tasks.io.terminal import (
     Progress,
     add_command,
     add_device,
@@ -25,6 +24,8 @@ from .terminal import (
     suggest,
     write_report,
 )
+from ..tasks.runs.plots import Range, plot_error_over_scale
+from ..tasks.scene.commands import test as scene_test
 
 _EXAMPLES = """\
   disco test runs/mnist-disco-0-fast-0
@@ -78,7 +79,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Measure, print and draw."""
     if options.plot:
-        check_picture(options.plot)
+        check_figure(options.plot)
     if options.out:
         check_writable(options.out)
     chosen_device(options)
@@ -98,9 +99,9 @@ def run(options: argparse.Namespace) -> None:
 
 def _classify(options: argparse.Namespace) -> None:
     """Test a network that tells classes."""
-    from ..training import EXPERIMENTS
-    from ..training.evaluate import bins_of, evaluate
-    from ..training.settings import span
+    from ..tasks.runs.evaluate import bins_of, evaluate
+    from ..tasks.runs.experiments import EXPERIMENTS
+    from ..tasks.runs.options import span
 
     if len(options.runs) > 1:
         raise ValueError(f"expected one RUN, got {len(options.runs)}; disco test scene takes several")

@@ -13,10 +13,7 @@ from typing import Any
 import torch
 
 from ..reading import plain, read_bytes
-from ..training import EXPERIMENTS
-from ..training.record import check_experiment, read_record
-from ..training.settings import Settings
-from .terminal import (
+from ..tasks.io.terminal import (
     Progress,
     UsageError,
     add_command,
@@ -28,6 +25,9 @@ from .terminal import (
     show,
     suggest,
 )
+from ..tasks.runs.experiments import EXPERIMENTS
+from ..tasks.runs.options import RunOptions
+from ..tasks.runs.record import check_experiment, read_record
 
 _EXAMPLES = """\
   disco train mnist-scale --model mnist/disco --recipe fast --out runs/disco
@@ -157,7 +157,7 @@ def run(options: argparse.Namespace) -> None:
         import rich  # noqa: F401 - Lightning asks for these late
         import tensorboard  # noqa: F401
 
-        from ..training.run import train
+        from ..tasks.runs.loop import train
     except ModuleNotFoundError as error:
         raise ImportError(f'training needs {error.name}: pip install "scale-disco[train,plot,demo]"') from error
     if given["threads"] is not None:
@@ -235,7 +235,7 @@ def _configured(options: argparse.Namespace) -> dict[str, Any]:
     return _given(read)
 
 
-def _print_config(options: argparse.Namespace, settings: Settings, others: dict[str, Any]) -> None:
+def _print_config(options: argparse.Namespace, settings: RunOptions, others: dict[str, Any]) -> None:
     import yaml  # type: ignore[import-untyped,unused-ignore]
 
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in others.items()}

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..export import exchanged
 from ..functional import check_extent
 from ..nn import ScaleProject
 from ..nn.conv import ScaleConvolution, warn_of_steps
-from ..nn.folded import (
+from ..scales import Scales, as_scales
+from .layers import (
     MAX_POOLS,
     PLAIN,
     FoldedConv,
@@ -32,10 +32,10 @@ from ..nn.folded import (
     is_spatial,
     is_strided,
 )
-from ..scales import Scales, as_scales
 from .network import ScaleEquivariant
+from .surgery import exchanged
 from .trial import Trial, evaluated, reason
-from .watch import OUTPUT, Place, Watch
+from .watch import OUTPUT, ProjectionPoint, Watch
 
 __all__ = ["ScaleEquivariant", "to_scale_equivariant"]
 
@@ -277,7 +277,7 @@ def _watched(model: nn.Module, first: Any, given: Tensor | None, *, must: bool) 
     return watch
 
 
-def _places(watch: Watch | None, project: str | None) -> Sequence[Place | None]:
+def _places(watch: Watch | None, project: str | None) -> Sequence[ProjectionPoint | None]:
     """Where to reduce the scales, best first; None for nowhere."""
     if project is None or watch is None:
         return [None]
@@ -286,7 +286,7 @@ def _places(watch: Watch | None, project: str | None) -> Sequence[Place | None]:
     if project not in watch.calls:
         raise ValueError(f"{_WHO}: {project!r} cannot be the place of the projection: the network never calls it")
     calls = watch.calls[project]
-    return [Place(project, call=calls if calls > 1 else 0)]
+    return [ProjectionPoint(project, call=calls if calls > 1 else 0)]
 
 
 def _lifting(model: nn.Module, watch: Watch | None) -> str:

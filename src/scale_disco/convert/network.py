@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from ..fold import unfold
 from ..nn import ScaleProject
 from ..scales import Scales
-from .watch import Place
+from .watch import ProjectionPoint
 
 _PREFIX = "network."
 
@@ -37,7 +37,7 @@ class ScaleEquivariant(nn.Module):
         self,
         network: nn.Module,
         scales: Scales,
-        place: Place | None,
+        place: ProjectionPoint | None,
         reduce: str,
         unconverted: Sequence[str] = (),
         *,
@@ -95,7 +95,7 @@ class ScaleEquivariant(nn.Module):
 class _Reduction:
     """A hook that reduces the scales of what a module takes or gives."""
 
-    def __init__(self, count: int, project: nn.Module | None, place: Place) -> None:
+    def __init__(self, count: int, project: nn.Module | None, place: ProjectionPoint) -> None:
         self.count, self.project, self.place = count, project, place
         self.calls: dict[int, int] = {}  # of the module in this run of the network, by thread
 

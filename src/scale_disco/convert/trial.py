@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..nn.folded import FoldedConv, is_spatial
 from ..scales import Scales
+from .layers import FoldedConv, is_spatial
 from .network import ScaleEquivariant
-from .watch import Place
+from .watch import ProjectionPoint
 
 
 class Trial:
@@ -66,7 +66,7 @@ class Trial:
                 )
         return None
 
-    def received(self, place: Place | None) -> tuple[dict[str, set[int]], str | None]:
+    def received(self, place: ProjectionPoint | None) -> tuple[dict[str, set[int]], str | None]:
         """How many images each module gets with the scales reduced at a place, and why that cannot be, if so.
 
         Layers are still ordinary ones, for which it does not matter. Those that are not called in evaluation are tried

@@ -30,7 +30,7 @@ _PRODUCTS = {torch.matmul, torch.bmm, torch.einsum, torch.baddbmm, Tensor.matmul
 _MAX_POOLS = {F.max_pool1d, F.max_pool2d, F.max_pool3d, torch.max_pool1d, torch.max_pool2d, torch.max_pool3d}
 
 
-class Place(NamedTuple):
+class ProjectionPoint(NamedTuple):
     """Where scales are reduced: before or after a call of a module, the output where its name is empty."""
 
     module: str
@@ -41,7 +41,7 @@ class Place(NamedTuple):
         return f"{'before' if self.before else 'after'} {self.module}" if self.module else "at the output"
 
 
-OUTPUT = Place("")
+OUTPUT = ProjectionPoint("")
 
 
 class _Seen(NamedTuple):
@@ -70,11 +70,11 @@ class Watch(TorchFunctionMode):
         self._seen = {id(image): _Seen(image, narrow=False)}
         self._made_by: dict[int, tuple[str, int]] = {}  # tensors, and the call of the module that returned them
         self._made_of: dict[int, int] = {}  # the one map that a map was computed from
-        self._losses: list[list[Place]] = []  # the places that suit each, best first
+        self._losses: list[list[ProjectionPoint]] = []  # the places that suit each, best first
         self._regained: set[int] = set()
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[ProjectionPoint]:
         """Where the network gives up space for the last time, best first."""
         kept = [places for index, places in enumerate(self._losses) if index not in self._regained]
         return [] if not kept else [place for place in kept[-1] if place.module]
@@ -138,13 +138,15 @@ class Watch(TorchFunctionMode):
 
     def _lose(self, lost: Tensor) -> int:
         """Note that a map is given up: before the outermost module that takes it, or after the one that made it."""
-        places = [Place(name, True, call) for name, call, inputs in self._stack[1:] if inputs == (id(lost),)][:1]
+        places = [ProjectionPoint(name, True, call) for name, call, inputs in self._stack[1:] if inputs == (id(lost),)][
+            :1
+        ]
         found = id(lost)
         while found not in self._made_by and found in self._made_of:
             found = self._made_of[found]
         if found in self._made_by:
             name, call = self._made_by[found]
-            places.append(Place(name, False, call))
+            places.append(ProjectionPoint(name, False, call))
         self._losses.append(places)
         return len(self._losses) - 1
 

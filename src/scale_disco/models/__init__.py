@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from importlib import import_module
 from typing import Any
 
 from torch import nn
 
-from . import digits, mnist, resnet, scale_estimator, siamfc, stl10
+__all__ = ["create_model", "default_options", "list_models"]
 
-_BUILDERS: dict[str, Callable[..., nn.Module]] = {
-    **{name: partial(build, augmented=False) for name, build in mnist.BUILDERS.items()},
-    **digits.BUILDERS,
-    **stl10.BUILDERS,
-    **resnet.BUILDERS,
-    **siamfc.BUILDERS,
-    **scale_estimator.BUILDERS,
+# Names by the module whose BUILDERS has them; it is imported when one of its networks is asked for.
+_NAMES: dict[str, tuple[str, ...]] = {
+    "tasks.mnist_scale.networks": (
+        *("mnist/cnn", "mnist/sicnn", "mnist/si-convnet", "mnist/sevf", "mnist/dss", "mnist/ss-cnn"),
+        *("mnist/sesn-hermite", "mnist/sesn-bspline", "mnist/sesn-fourier", "mnist/sesn-radial", "mnist/disco"),
+    ),
+    "tasks.mnist_scale.small_networks": ("digits/cnn", "digits/sesn-hermite", "digits/disco"),
+    "tasks.stl10.networks": (
+        *("stl10/wrn", "stl10/sicnn", "stl10/si-convnet", "stl10/dss", "stl10/ss-cnn"),
+        *("stl10/sesn-hermite", "stl10/disco"),
+    ),
+    "models.resnet": tuple(f"resnet{depth}/{kind}" for depth in (18, 34, 50) for kind in ("cnn", "disco")),
+    "tasks.tracking.networks": ("track/siamfc", "track/trisiam", "track/siamfc+", "track/se-siamfc+", "track/disco"),
+    "tasks.scene.networks": (
+        *("scene/argmax", "scene/centroid", "scene/profile", "scene/equivariant"),
+        *("scene/matched", "scene/shift", "scene/first-scale"),
+    ),
 }
-
-__all__ = ["create_model", "list_models"]
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def create_model(name: str, **options: Any) -> nn.Module:
-    """A network by its name.
+    """Build a network by name.
 
     Args:
         name: One of `list_models()`.
-        options: Those of the network; others are refused. For the networks for digits `augmented`: whether it will be
-            trained with scale augmentation, for which the authors tuned some bases. For STL-10 `depth`, `width`,
-            `classes` and `dropout`, and those of `models.stl10.sesn` and `models.stl10.disco`. For residual networks
-            those of `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`.
-            For trackers `pretrained`, `sha256` and `pixels`, and those of `models.siamfc.disco`.
-            For scene geometry `backbone`, `pretrained` and `sha256`.
+        options: Options of the network; others are refused. For digits `augmented`: whether it will be trained with
+            scale augmentation, for which the authors tuned some bases. For STL-10 `depth`, `width`, `classes`,
+            `dropout`, and those of `tasks.stl10.networks.sesn` and `disco`. For residual networks those of
+            `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`. For
+            trackers `pretrained`, `sha256`, `pixels`, and those of `tasks.tracking.networks.disco`. For scene geometry
+            `backbone`, `pretrained` and `sha256`.
 
     Example:
         >>> import torch
@@ -44,18 +53,18 @@ def create_model(name: str, **options: Any) -> nn.Module:
         >>> create_model("resnet18/disco", classes=10, scales=(1, 2))(torch.randn(2, 3, 64, 64)).shape
         torch.Size([2, 10])
     """
-    if name not in _BUILDERS:
+    if name not in _MODULES:
         raise ValueError(f"create_model: expected one of {', '.join(list_models())}, got {name!r}")
-    known = default_options(name)
+    valid = default_options(name)
     for option in options:
-        if option not in known:
-            raise TypeError(f"create_model: expected options of {name} among {', '.join(known)}, got {option!r}")
-    return _BUILDERS[name](**options)
+        if option not in valid:
+            raise TypeError(f"create_model: expected options of {name} among {', '.join(valid)}, got {option!r}")
+    return _builder(name)(**options)
 
 
 def default_options(name: str) -> dict[str, Any]:
-    """The options of a network and what they are unless given."""
-    return {option: one.default for option, one in inspect.signature(_BUILDERS[name]).parameters.items()}
+    """The options of a network with their default values."""
+    return {option: parameter.default for option, parameter in inspect.signature(_builder(name)).parameters.items()}
 
 
 def list_models(family: str = "") -> list[str]:
@@ -67,4 +76,9 @@ def list_models(family: str = "") -> list[str]:
         >>> list_models("resnet50")
         ['resnet50/cnn', 'resnet50/disco']
     """
-    return [name for name in _BUILDERS if name.startswith(f"{family}/" if family else "")]
+    return [name for name in _MODULES if name.startswith(f"{family}/" if family else "")]
+
+
+def _builder(name: str) -> Callable[..., nn.Module]:
+    builders: dict[str, Callable[..., nn.Module]] = import_module(f"...{_MODULES[name]}", __name__).BUILDERS
+    return builders[name]

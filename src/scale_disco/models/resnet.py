@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..basis.stencil import check_count
 from ..convert import ScaleEquivariant, to_scale_equivariant
 from ..scales import Scales
-from .weights import PACKAGES, download_weights, load_weights, read_checkpoint
+from .checkpoints import PACKAGES, download_weights, load_weights, read_checkpoint
 
 _CLASSES = 1000  # of ImageNet
 _EXAMPLE_SIDE = 64  # of the image that conversion tries: small, yet with places left before the last pool

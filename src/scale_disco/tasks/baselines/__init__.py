@@ -1,0 +1,1 @@
+"""Layers of the methods that the paper compares with."""

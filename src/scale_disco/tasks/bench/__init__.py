@@ -1,0 +1,1 @@
+"""Cost of layers and networks, and the command `disco bench`."""

@@ -1,0 +1,336 @@
+"""`disco bench`: the cost of layers and networks against dense kernels, bare convolutions and plain layers."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...files import check_writable, written_atomically
+from ...scales import Scales
+from ..io.figures import check_figure, save_figure
+from ..io.report import provenance, table
+from ..io.terminal import (
+    Progress,
+    add_command,
+    add_device,
+    add_plot,
+    add_report,
+    add_scales,
+    add_seed,
+    chosen_device,
+    chosen_scales,
+    say,
+    show,
+    suggest,
+    write_report,
+)
+from ..mnist_scale.training import MODELS
+from .plots import plot_growth
+from .timing import (
+    BAKED,
+    BARE,
+    DENSE,
+    OURS,
+    PLAIN,
+    SETTINGS,
+    Cost,
+    LayerSetting,
+    Step,
+    growth_setting,
+    layer_steps,
+    measure,
+    model_steps,
+    network_steps,
+)
+
+_EXAMPLES = """\
+  disco bench
+  disco bench --only layers --repeats 21 --threads 2
+  disco bench --batch 4 --channels 64 64 --side 32 --scales 1 2 4
+  disco bench --model mnist/disco --batch 64
+  disco bench --only scales --plot growth.png --csv costs.csv
+"""
+
+_PARTS = ("layers", "scales", "network")
+_COUNTS = range(1, 9)
+_NETWORK: dict[str, Any] = {"batch": 8, "side": 64, "scales": Scales.geometric(2**0.5, 3)}
+_LAYER: dict[str, Any] = {"batch": 8, "channels": [32, 32], "side": 56, "kernel_size": 3, "extent": 1}
+_PASSES = {True: "forward and backward", False: "forward"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is timed in the same rounds: the contenders of one row of the report, or of several."""
+
+    part: str
+    backward: bool
+    steps: Callable[[], dict[tuple[str, str], Step]]  # by row and contender
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    bench = add_command(
+        commands, "bench", run, "time layers and networks against dense kernels and bare convolutions", _EXAMPLES
+    )
+    bench.add_argument("--only", nargs="+", choices=_PARTS, metavar="PART", help=f"some of: {', '.join(_PARTS)}")
+    model = bench.add_argument("--model", metavar="NAME", help="a network of the zoo instead, such as mnist/disco")
+    suggest(model, MODELS)
+    layer = bench.add_argument_group("a layer of your own, timed instead of those of the paper")
+    layer.add_argument("--batch", type=int, help=f"images (default {_LAYER['batch']})")
+    layer.add_argument("--channels", type=int, nargs=2, metavar=("IN", "OUT"), help="channels (default 32 32)")
+    layer.add_argument("--side", type=int, help=f"of the images (default {_LAYER['side']})")
+    layer.add_argument("--kernel-size", type=int, metavar="K", help="side at the first scale (default 3)")
+    layer.add_argument("--extent", type=int, metavar="T", help="neighbouring scales (default 1)")
+    add_scales(layer)
+    bench.add_argument("--repeats", type=int, default=11, help="rounds, each contender once a round (default 11)")
+    add_seed(bench, "inputs and weights")
+    add_device(bench)
+    bench.add_argument("--csv", type=Path, metavar="FILE", help="write every median into a table")
+    add_report(bench)
+    add_plot(bench, "the cost over the number of scales")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, print, write and draw."""
+    if options.repeats < 1:
+        raise ValueError(f"--repeats must be at least 1, got {options.repeats}")
+    device = chosen_device(options)
+    cases = _cases(options)
+    if options.plot:
+        check_figure(options.plot)
+        if not any(case.part == "scales" for case in cases):
+            raise ValueError("--plot draws the cost over the number of scales: leave out --only, or add scales to it")
+    for path in (options.csv, options.out):
+        if path:
+            check_writable(path)
+    measured = _measure(cases, options.repeats, options.seed, device)
+    report, rows = _report(measured), _rows(measured)
+    document = {"threads": torch.get_num_threads(), "torch": torch.__version__, "costs": rows}
+    show(options, document, f"{provenance(_command(options))}\n\n{report}")
+    if options.csv:
+        _write_csv(options.csv, rows)
+        say(f"written {options.csv}")
+    if options.out:
+        write_report(options.out, "Speed and memory", f"{_HOW}\n\n{report}", document, command=_command(options))
+    if options.plot:
+        save_figure(plot_growth(_growth(measured)), options.plot)
+        say(f"drawn {options.plot}")
+
+
+def _cases(options: argparse.Namespace) -> list[Case]:
+    own = {name: getattr(options, name) for name in _LAYER if getattr(options, name) is not None}
+    if options.model:
+        for name in (*_LAYER, "only", "scales", "step", "count"):
+            if name != "batch" and getattr(options, name) is not None:
+                raise ValueError(f"--model times a whole network: leave out --{name.replace('_', '-')}")
+        batch = _at_least_one("batch", own.get("batch", _LAYER["batch"]))
+        steps = partial(model_steps, options.model, batch=batch)
+        return [_case("network", backward, {f"{options.model}, B{batch}": steps}) for backward in _PASSES]
+    if own or options.scales or options.step is not None or options.count is not None:
+        if options.only:
+            raise ValueError("--only chooses among the built-in parts: leave it out with a layer of your own")
+        for name, value in own.items():
+            _at_least_one(name, value)
+        chosen = _LAYER | own
+        before, after = chosen["channels"]
+        setting = LayerSetting(
+            chosen["batch"],
+            before,
+            after,
+            chosen["side"],
+            chosen["kernel_size"],
+            chosen_scales(options),
+            chosen["extent"],
+        )
+        return [_layer(setting, backward) for backward in _PASSES]
+    parts = options.only or _PARTS
+    cases = []
+    for backward in _PASSES:
+        if "layers" in parts:
+            cases += [_layer(setting, backward) for setting in SETTINGS]
+        if "network" in parts:
+            factors = ", ".join(f"{factor:.4g}" for factor in _NETWORK["scales"])
+            name = f"six layers, B{_NETWORK['batch']}, {_NETWORK['side']}x{_NETWORK['side']}, {{{factors}}}"
+            cases.append(_case("network", backward, {name: partial(network_steps, **_NETWORK)}))
+    if "scales" in parts:
+        cases.append(_case("scales", True, {str(n): partial(layer_steps, growth_setting(n)) for n in _COUNTS}))
+    return cases
+
+
+def _at_least_one(name: str, value: Any) -> Any:
+    if min(value) < 1 if isinstance(value, list) else value < 1:
+        raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    return value
+
+
+def _case(part: str, backward: bool, rows: Mapping[str, Callable[..., dict[str, Step]]]) -> Case:
+    def steps() -> dict[tuple[str, str], Step]:
+        return {(row, name): step for row, make in rows.items() for name, step in make(backward=backward).items()}
+
+    return Case(part, backward, steps)
+
+
+def _layer(setting: LayerSetting, backward: bool) -> Case:
+    return _case("layers", backward, {str(setting): partial(layer_steps, setting)})
+
+
+Measured = list[tuple[Case, str, dict[str, Cost]]]  # case, row, cost of each contender
+
+
+def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -> Measured:
+    measured: Measured = []
+    rounds = 0
+    with Progress("timing") as progress:
+
+        def advance() -> None:
+            nonlocal rounds
+            rounds += 1
+            progress(rounds, len(cases) * repeats)
+
+        for case in cases:
+            torch.manual_seed(seed)
+            with device:  # where layers and inputs are made
+                steps = case.steps()
+            costs = measure(steps, repeats=repeats, device=device, progress=advance)
+            for row in dict.fromkeys(row for row, _ in costs):
+                measured.append((case, row, {name: cost for (r, name), cost in costs.items() if r == row}))
+    return measured
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The command that measures the same again."""
+    words = ["disco bench"]
+    for name in (
+        "only",
+        "model",
+        "batch",
+        "channels",
+        "side",
+        "kernel_size",
+        "extent",
+        "scales",
+        "step",
+        "count",
+        "repeats",
+    ):
+        value = getattr(options, name)
+        if value is not None:
+            words.append(
+                f"--{name.replace('_', '-')} {' '.join(map(str, value if isinstance(value, list) else [value]))}"
+            )
+    words += [f"--seed {options.seed}"] if options.seed else []
+    words += [f"--device {options.device}"] if options.device != "cpu" else []
+    return " ".join([*words, f"--threads {torch.get_num_threads()}"])
+
+
+def _report(measured: Measured) -> str:
+    parts = []
+    for part, title in (("layers", "Layers"), ("network", "A whole network"), ("scales", "Number of scales")):
+        for backward, passes in _PASSES.items():
+            chosen = {row: costs for case, row, costs in measured if (case.part, case.backward) == (part, backward)}
+            if chosen:
+                text = _growth_table(chosen) if part == "scales" else _table(chosen, backward)
+                about = (
+                    f"\n{_GROWTH.format(setting=str(growth_setting(1)).removesuffix(', {1}'))}\n"
+                    if part == "scales"
+                    else ""
+                )
+                parts.append(f"## {title}, {passes}\n{about}\n{text}")
+    return "\n\n".join(parts)
+
+
+_HOW = """\
+Every contender runs once a round, in changing order; times are compared within a round, and the table gives the median
+of these ratios with their quartiles in brackets. *Dense reference* is the paper's packing: one convolution with zero-
+filled kernels for all scales. *Bare* are the very convolutions that ours runs, on ready kernels and inputs, and
+nothing else: the least it can cost, but for kernels that ours runs by the Fourier transform. *S plain* are ordinary
+convolutions with the kernel of scale 1, as many as there are scales; for the network, the same network of ordinary
+layers on S times the batch. *Baked* is `bake(...)`, forward only; for one layer it saves weights times stencils, which
+is less than the noise, for a network also the norms. Memory is what torch holds at the peak of a step beyond what was
+there before it: ours has its output, and the gradient of its input, as one tensor while it still has their parts.
+GFLOP is what torch's counter finds, for the forward pass only (backward it counts grouped convolutions wrongly)."""
+
+_GROWTH = """\
+The layer {setting} with more and more scales at steps of sqrt 2, all in the same rounds.
+The first columns are times over those of the same contender at four scales."""
+
+
+def _ratio(one: Cost, other: Cost) -> str:
+    median, low, high = one.ratio(other)
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _table(chosen: Mapping[str, Mapping[str, Cost]], backward: bool) -> str:
+    rows = []
+    for name, costs in chosen.items():
+        ours = costs[OURS]
+        row = [name, f"{1e3 * ours.median:.3g}", _ratio(costs[DENSE], ours)]
+        row += [_ratio(ours, costs[BARE]), _ratio(ours, costs[PLAIN])]
+        row += [] if backward else [_ratio(costs[BAKED], ours)]
+        row += [f"{costs[each].peak / 1e6:.3g}" for each in (OURS, BARE, DENSE)]
+        row += [] if backward else [f"{costs[each].flops / 1e9:.3g}" for each in (OURS, DENSE)]
+        rows.append(row)
+    header = ["", "ms", "dense / ours", "ours / bare", "ours / S plain", *([] if backward else ["baked / ours"])]
+    header += ["MB", "MB bare", "MB dense", *([] if backward else ["GFLOP", "GFLOP dense"])]
+    return table(header, rows, markdown=True)
+
+
+def _growth(measured: Measured) -> dict[str, dict[int, float]]:
+    """Median seconds of every contender over the number of scales."""
+    growth: dict[str, dict[int, float]] = {}
+    for case, row, costs in measured:
+        if case.part == "scales":
+            for name, cost in costs.items():
+                growth.setdefault(name, {})[int(row)] = cost.median
+    return growth
+
+
+def _growth_table(chosen: Mapping[str, Mapping[str, Cost]]) -> str:
+    four = chosen["4"]
+    rows = [
+        [
+            count,
+            *(_ratio(costs[name], four[name]) for name in (OURS, DENSE, BARE)),
+            _ratio(costs[DENSE], costs[OURS]),
+            *(f"{costs[name].peak / 1e6:.3g}" for name in (OURS, DENSE)),
+        ]
+        for count, costs in chosen.items()
+    ]
+    return table(
+        ["scales", "ours / ours at 4", "dense / dense at 4", "bare / bare at 4", "dense / ours", "MB", "MB dense"],
+        rows,
+        markdown=True,
+    )
+
+
+def _rows(measured: Measured) -> list[dict[str, Any]]:
+    return [
+        {
+            "part": case.part,
+            "case": row,
+            "pass": _PASSES[case.backward],
+            "contender": name,
+            "median seconds": cost.median,
+            "fastest": min(cost.seconds),
+            "slowest": max(cost.seconds),
+            "ratio to ours": cost.ratio(costs[OURS])[0],
+            "flops": cost.flops,
+            "peak bytes": cost.peak,
+        }
+        for case, row, costs in measured
+        for name, cost in costs.items()
+    ]
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with written_atomically(path) as draft, draft.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

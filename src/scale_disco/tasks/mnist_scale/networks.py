@@ -1,0 +1,211 @@
+"""The networks of Table 1: three 7x7 convolutions and two linear layers, about 495,000 parameters each.
+
+All take images [B, 1, 28, 28] and enlarge them twice before the first convolution. Pools stand before the norms. A
+larger canvas works as well, in multiples of 28 pixels: the last pool grows with it, so that the classifier always sees
+2x2 places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...basis import (
+    Basis,
+    BSplineBasis,
+    DiscreteBasis,
+    FourierBesselBasis,
+    HermiteBasis,
+    LogRadialBasis,
+    hermite_mixing_preset,
+)
+from ...fold import fold, unfold
+from ...nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleMaxPool2d, ScaleProject
+from ...nn.conv import ScaleConvolution
+from ...scales import Scales
+from ..baselines.dss import DilatedScaleConv2d, ScaleSpace
+from ..baselines.sevf import Magnitude, VectorBatchNorm2d, VectorConv2d, VectorLift2d, VectorMaxPool2d, longest
+from ..baselines.si_convnet import RescalingConv2d
+from ..baselines.sicnn import ColumnBatchNorm2d, ColumnConv2d, ColumnLift2d
+from ..baselines.ss_cnn import SteerableConv2d
+
+_SIDE = 14  # of the maps before the last pool, for images of 28 pixels
+SCALES = Scales.geometric(2 ** (1 / 3), 4)
+_COLUMNS = Scales([0.3, 0.45, 0.67, 1, 1.49, 2.23, 3.33])  # of SiCNN and SI-ConvNet
+
+
+class CornerMaxPool(nn.Module):
+    """The largest response in four windows: [B, C, (S,) H, W] -> [B, C, (S,) 2, 2].
+
+    Maps have 14 pixels or a multiple. Of 14 pixels the windows have 8, and 2 of them lie outside on one side.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 5:
+            return unfold(self.forward(fold(x)), x.shape[2])
+        unit = _unit(self, x)
+        return F.max_pool2d(x, 8 * unit, 8 * unit, 2 * unit)
+
+
+class CornerMixedPool(nn.Module):
+    """The mean of the largest responses in overlapping windows: [B, C, H, W] -> [B, C, 2, 2]. DISCO's last pool.
+
+    Of 14 pixels the windows have 7; four neighbouring windows in every corner are averaged.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        unit = _unit(self, x)
+        return F.avg_pool2d(F.max_pool2d(x, 7 * unit, unit), 2, 4)
+
+
+class CornerVectorPool(nn.Module):
+    """The longest vector in four windows, those of `CornerMaxPool`: [B, C, 2, H, W] -> [B, C, 2, 2, 2]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        unit = _unit(self, x)
+        return longest(x, 8 * unit, 2 * unit)
+
+
+class UnusedNorm(nn.Module):
+    """The parameters of a norm that the authors' network declares and never calls: the table counts them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.unused = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def _unit(pool: nn.Module, x: Tensor) -> int:
+    height, width = x.shape[-2:]
+    if height != width or height % _SIDE or not height:
+        raise ValueError(
+            f"{type(pool).__name__}: expected square maps of a multiple of {_SIDE} pixels (images of a multiple of "
+            f"{2 * _SIDE}), got {height}x{width}"
+        )
+    return height // _SIDE
+
+
+def _network(*features: nn.Module, channels: int = 95, bias: bool = False) -> nn.Sequential:
+    """Features between the common enlargement and the common classifier."""
+    classifier = nn.Linear(4 * channels, 256, bias=bias), nn.BatchNorm1d(256), nn.ReLU(), nn.Dropout(0.7)
+    return nn.Sequential(nn.Upsample(scale_factor=2), *features, nn.Flatten(), *classifier, nn.Linear(256, 10))
+
+
+def cnn(*, augmented: bool = False) -> nn.Module:
+    """Ordinary convolutions."""
+    return _network(
+        *(nn.Conv2d(1, 32, 7, padding=3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(32)),
+        *(nn.Conv2d(32, 63, 7, padding=3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(63)),
+        *(nn.Conv2d(63, 95, 7, padding=3), nn.ReLU(), CornerMaxPool(), nn.BatchNorm2d(95)),
+    )
+
+
+def disco(*, augmented: bool = False) -> nn.Module:
+    """DISCO: discrete scale convolutions, means for maxima in the pools."""
+    return _scale_equivariant(disco_basis(augmented=augmented), ScaleAvgPool2d, CornerMixedPool)
+
+
+def disco_basis(*, augmented: bool) -> Basis:
+    """The kernels of DISCO: Hermite functions on 7x7 pixels, carried to the other scales by the discrete basis."""
+    return DiscreteBasis(7, SCALES).mix(hermite_mixing_preset(setting(augmented))).normalized()
+
+
+def sesn(preset: Callable[[str], Basis], *, augmented: bool = False) -> nn.Module:
+    """SESN (Sosnovik et al. 2020): scale convolutions on a sampled basis."""
+    return _scale_equivariant(preset(setting(augmented)), ScaleMaxPool2d, CornerMaxPool)
+
+
+def sicnn(*, augmented: bool = False) -> nn.Module:
+    """SiCNN (Xu et al. 2014): seven columns, each with the kernel and norms of its scale."""
+    columns = len(_COLUMNS)
+    return _network(
+        *(ColumnLift2d(1, 32, 7, _COLUMNS), nn.ReLU(), ScaleMaxPool2d(2), ColumnBatchNorm2d(32, columns)),
+        *(ColumnConv2d(32, 63, 7, _COLUMNS), nn.ReLU(), ScaleMaxPool2d(2), ColumnBatchNorm2d(63, columns)),
+        *(ColumnConv2d(63, 95, 7, _COLUMNS), nn.ReLU(), CornerMaxPool(), ColumnBatchNorm2d(95, columns)),
+        ScaleProject("max"),
+    )
+
+
+def si_convnet(*, augmented: bool = False) -> nn.Module:
+    """SI-ConvNet (Kanazawa et al. 2014): ordinary convolutions of seven rescaled inputs."""
+    conv = partial(RescalingConv2d, kernel_size=7, scales=_COLUMNS, padding=3)
+    return _network(
+        *(conv(1, 32), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(32)),
+        *(conv(32, 63), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(63)),
+        *(conv(63, 95), nn.ReLU(), CornerMaxPool(), nn.BatchNorm2d(95)),
+    )
+
+
+def sevf(*, augmented: bool = False) -> nn.Module:
+    """SEVF (Marcos et al. 2018): vector fields between the layers."""
+    return _network(
+        *(VectorLift2d(1, 23, 7), VectorMaxPool2d(2), VectorBatchNorm2d(23)),
+        *(VectorConv2d(23, 45, 7), VectorMaxPool2d(2), VectorBatchNorm2d(45)),
+        *(VectorConv2d(45, 68, 7), CornerVectorPool(), Magnitude()),
+        channels=68,
+        bias=True,
+    )
+
+
+def dss(*, augmented: bool = False) -> nn.Module:
+    """DSS (Worrall and Welling 2019): a scale space of two scales, dilated convolutions."""
+    return _network(
+        ScaleSpace(2, sigma=0.25),
+        *(DilatedScaleConv2d(1, 32, 7, 2), nn.ReLU(), ScaleMaxPool2d(2), ScaleBatchNorm2d(32)),
+        *(DilatedScaleConv2d(32, 63, 7, 2), nn.ReLU(), ScaleMaxPool2d(2), ScaleBatchNorm2d(63)),
+        *(DilatedScaleConv2d(63, 95, 7, 2), nn.ReLU(), CornerMaxPool(), ScaleBatchNorm2d(95)),
+        ScaleProject("max"),
+    )
+
+
+def ss_cnn(*, augmented: bool = False) -> nn.Module:
+    """SS-CNN (Ghosh and Gupta 2019): steerable kernels of six sizes."""
+    conv = partial(SteerableConv2d, sizes=range(7, 18, 2), reference=11, orders=(0.5, 1, 2))
+    return _network(
+        *(conv(1, 30), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(30)),
+        *(conv(30, 60), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(60)),
+        *(conv(60, 90), nn.ReLU(), CornerMaxPool(), nn.BatchNorm2d(90), UnusedNorm(90)),
+        channels=90,
+        bias=True,
+    )
+
+
+def setting(augmented: bool) -> str:
+    """The preset of bases for training with or without scale augmentation."""
+    return "mnist+" if augmented else "mnist"
+
+
+def _scale_equivariant(
+    basis: Basis, pool: type[ScaleAvgPool2d | ScaleMaxPool2d], last_pool: type[nn.Module]
+) -> nn.Module:
+    net = _network(
+        *(ScaleLift2d(1, 32, basis), nn.ReLU(), pool(2), ScaleBatchNorm2d(32)),
+        *(ScaleConv2d(32, 63, basis), nn.ReLU(), pool(2), ScaleBatchNorm2d(63)),
+        *(ScaleConv2d(63, 95, basis), ScaleProject("max"), nn.ReLU(), last_pool(), nn.BatchNorm2d(95)),
+    )
+    for layer in net.modules():
+        if isinstance(layer, ScaleConvolution):  # the authors' initialisation, which is torch's for convolutions
+            bound = 1 / math.sqrt(layer.weight[0].numel())
+            nn.init.uniform_(layer.weight, -bound, bound)
+    return net
+
+
+BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "mnist/cnn": cnn,
+    "mnist/sicnn": sicnn,
+    "mnist/si-convnet": si_convnet,
+    "mnist/sevf": sevf,
+    "mnist/dss": dss,
+    "mnist/ss-cnn": ss_cnn,
+    "mnist/sesn-hermite": partial(sesn, HermiteBasis.preset),
+    "mnist/sesn-bspline": partial(sesn, BSplineBasis.preset),
+    "mnist/sesn-fourier": partial(sesn, FourierBesselBasis.preset),
+    "mnist/sesn-radial": partial(sesn, LogRadialBasis.preset),
+    "mnist/disco": disco,
+}

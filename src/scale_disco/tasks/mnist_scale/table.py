@@ -1,0 +1,106 @@
+"""Runs beside the paper's Table 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from ...models import list_models
+from ..io.report import table
+from ..runs.groups import RunGroup, TableRow, pooled
+from ..runs.outcomes import Outcome
+from ..runs.plots import Point
+from .training import RECIPES, MnistScaleOptions
+
+
+class Table1Entry(NamedTuple):
+    """A row of Table 1: errors in per cent with their deviations over six realisations, and Eq. 14; what it has."""
+
+    name: str
+    plain: tuple[float, float] | None
+    augmented: tuple[float, float] | None
+    equivariance: float | None
+
+
+PAPER = {
+    "mnist/cnn": Table1Entry("CNN", (2.02, 0.07), (1.60, 0.09), None),
+    "mnist/sicnn": Table1Entry("SiCNN", (2.02, 0.14), (1.59, 0.03), None),
+    "mnist/si-convnet": Table1Entry("SI-ConvNet", (1.82, 0.11), (1.59, 0.10), None),
+    "mnist/sevf": Table1Entry("SEVF", (2.12, 0.13), (1.81, 0.09), None),
+    "mnist/dss": Table1Entry("DSS", (1.97, 0.08), (1.57, 0.09), 0.0),
+    "mnist/ss-cnn": Table1Entry("SS-CNN", (1.84, 0.10), (1.76, 0.07), None),
+    "mnist/sesn-hermite": Table1Entry("SESN, Hermite", (1.68, 0.06), (1.42, 0.07), 0.107),
+    "mnist/sesn-bspline": Table1Entry("SESN, B-spline", (1.74, 0.08), (1.49, 0.05), 0.163),
+    "mnist/sesn-fourier": Table1Entry("SESN, Fourier", (1.88, 0.07), (1.55, 0.07), 0.170),
+    "mnist/sesn-radial": Table1Entry("SESN, Radial", (1.74, 0.07), (1.55, 0.10), 0.200),
+    "mnist/disco": Table1Entry("DISCO", (1.52, 0.06), (1.35, 0.05), 0.004),
+    "digits/cnn": Table1Entry("CNN", None, None, None),  # of the quickstart, not of the paper
+    "digits/sesn-hermite": Table1Entry("SESN, Hermite", None, None, 0.107),
+    "digits/disco": Table1Entry("DISCO", None, None, 0.004),
+}
+
+
+@dataclass(frozen=True)
+class Table1(RunGroup):
+    """Networks of a size, on realisations of the same size, trained for the same time."""
+
+    models: list[str]
+
+    settings = MnistScaleOptions
+    paper = PAPER
+    data_of_paper = "MNIST-scale"
+    together = staticmethod(pooled)  # every realisation has test images of its own
+
+    @classmethod
+    def sort(cls, found: Iterable[Outcome]) -> list[Self]:
+        groups: dict[tuple[str, str], list[Outcome]] = {}
+        for one in found:
+            family = one.settings.model.partition("/")[0]
+            recipe = one.settings.full_recipe
+            stretched = "" if recipe == RECIPES[one.settings.recipe] else f" stretched to {recipe.epochs} epochs"
+            data = "MNIST-scale, mini stand-in" if one.settings.split == "mini" else "MNIST-scale"
+            data += "" if one.settings.limit is None else f", {one.settings.limit} training images"
+            data += ", small networks" if family == "digits" else ""
+            groups.setdefault((f"{data}, recipe {one.settings.recipe}{stretched}", family), []).append(one)
+        return [cls(title, members, list_models(family)) for (title, family), members in groups.items()]
+
+    def contests(self) -> dict[str, list[TableRow]]:
+        return {
+            name: [
+                TableRow(
+                    PAPER[model].name,
+                    [one for one in self.outcomes if (one.settings.model, one.settings.augment) == (model, augment)],
+                )
+                for model in self.models
+            ]
+            for name, augment in (("MNIST", False), ("MNIST+", True))
+        }
+
+    def table(self) -> str:
+        header = ["model", "MNIST", "paper", "MNIST+", "paper", "Eq. 14", "paper", "parameters", "s / epoch"]
+        rows = []
+        for model, plain, augmented in zip(self.models, *self.contests().values(), strict=True):
+            paper = PAPER[model]
+            both = TableRow(paper.name, plain.outcomes + augmented.outcomes)
+            row = [paper.name]
+            for ours, theirs in ((plain, paper.plain), (augmented, paper.augmented)):
+                row += [ours.error_cell(), f"{theirs[0]:.2f} ± {theirs[1]:.2f}" if theirs else "-"]
+            row.append(both.equivariance_cell())
+            row.append("-" if paper.equivariance is None else f"{paper.equivariance:.3f}")
+            row.append(both.parameters_cell())
+            row.append(f"{both.seconds:.0f}" if both.measured else "-")
+            rows.append(row)
+        return table(header, rows, markdown=True)
+
+    def points(self) -> list[Point]:
+        """Of every model tested without augmentation."""
+        return [row.point(row.name) for row in self.contests()["MNIST"] if row.equivariance is not None]
+
+    @classmethod
+    def points_of_paper(cls) -> list[Point]:
+        return [
+            Point(row.name, row.equivariance, *row.plain)
+            for row in PAPER.values()
+            if row.plain is not None and row.equivariance is not None
+        ]

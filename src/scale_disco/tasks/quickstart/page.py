@@ -1,0 +1,126 @@
+"""A page for the browser in one file: pictures, tables and commands, nothing from the network."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+_WIDTH = 5.0  # inches of a picture at most
+
+
+@dataclass(frozen=True)
+class PageFigure:
+    """A figure of matplotlib and what it shows, in words."""
+
+    figure: Figure
+    alt: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header; the first column names them. `best` are the cells to stand out, by row and column."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    best: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page: what was found in one sentence, what shows it, and the commands that go on from there."""
+
+    title: str
+    meaning: str
+    parts: Sequence[PageFigure | Table] = ()
+    commands: Sequence[str] = ()
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def page(title: str, lead: str, sections: Sequence[Section], *, foot: Sequence[str] = ()) -> str:
+    """The page as HTML, readable on a phone and without a network."""
+    links = "".join(f'<a href="#part{n}">{escape(section.title)}</a>' for n, section in enumerate(sections, 1))
+    body = "\n".join(_section(n, section) for n, section in enumerate(sections, 1))
+    lines = "".join(f"<p>{escape(line)}</p>" for line in foot)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<link rel="icon" href="data:,">\n'  # browsers ask for one otherwise
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<header><h1>{escape(title)}</h1><p>{escape(lead)}</p><nav>{links}</nav></header>\n"
+        f"{body}\n<footer>{lines}</footer>\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _section(number: int, section: Section) -> str:
+    parts = "\n".join(_picture(part) if isinstance(part, PageFigure) else _table(part) for part in section.parts)
+    notes = "".join(f"<p>{escape(note)}</p>" for note in section.notes)
+    shell = ""
+    if section.commands:
+        shell = f"<p>Go on from here:</p><pre>{escape(chr(10).join(section.commands))}</pre>"
+    head = f'<h2>{escape(section.title)}</h2>\n<p class="meaning">{escape(section.meaning)}</p>'
+    return f'<section id="part{number}">{head}\n{parts}\n{notes}{shell}</section>'
+
+
+def _picture(picture: PageFigure) -> str:
+    width, height = picture.figure.get_size_inches()
+    if width > _WIDTH:  # so that its letters can be read on a phone
+        picture.figure.set_size_inches(_WIDTH, max(height * _WIDTH / width, 0.8 * height))
+    drawn = io.BytesIO()
+    picture.figure.savefig(drawn, format="svg", metadata={"Date": None})
+    content = base64.b64encode(drawn.getvalue()).decode()
+    return f'<figure><img src="data:image/svg+xml;base64,{content}" alt="{escape(picture.alt)}"></figure>'
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
+    body = ""
+    for n, row in enumerate(table.rows):
+        cells = (
+            f"<td{' class=best' if (n, k) in table.best else ''}>{escape(cell)}</td>" for k, cell in enumerate(row)
+        )
+        body += f"<tr>{''.join(cells)}</tr>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+_STYLE = """
+:root { --ink: #1c2733; --quiet: #5a6876; --line: #dde3e9; --paper: #fff; --shade: #f4f6f8; --ours: #1f6f8b }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e9ee; --quiet: #a0abb6; --line: #37424d; --paper: #161c22; --shade: #202932; --ours: #7cc4dd }
+}
+* { box-sizing: border-box }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif }
+main { max-width: 46rem; margin: 0 auto; padding: 1rem }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: .5rem 0 }
+h2 { font-size: 1.2rem; margin: 0 0 .25rem }
+section { border-top: 1px solid var(--line); padding: 1.25rem 0 }
+nav { display: flex; flex-wrap: wrap; gap: .4rem 1rem; margin: 0 0 1rem }
+a { color: var(--ours) }
+.meaning { margin: 0 0 1rem }
+figure { margin: 0 0 1rem; background: #fff; border-radius: 6px; padding: .25rem }
+img { display: block; width: 100%; height: auto }
+.wide { overflow-x: auto; margin: 0 0 1rem }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
+th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap }
+th { color: var(--quiet); font-weight: 600; white-space: normal; vertical-align: bottom }
+th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal }
+.best { color: var(--ours); font-weight: 600 }
+pre { background: var(--shade); border-radius: 6px; padding: .75rem; margin: .25rem 0 0;
+  white-space: pre-wrap; overflow-wrap: anywhere;
+  font: 13px/1.5 ui-monospace, monospace }
+section > p { margin: 0 0 .75rem }
+section > p + pre { margin-top: -.5rem }
+footer { border-top: 1px solid var(--line); color: var(--quiet); font-size: .85rem; padding: .5rem 0 2rem }
+footer p { margin: .25rem 0 }
+@media (max-width: 40rem) {
+  table { font-size: .85rem }
+  th, td { padding: .3rem .25rem; white-space: normal }
+}
+"""

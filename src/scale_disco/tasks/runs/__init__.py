@@ -1,0 +1,1 @@
+"""Training runs: options, the training loop, records, evaluation and tables."""

@@ -1,0 +1,1 @@
+"""The commands `disco scene` and `disco test scene`."""

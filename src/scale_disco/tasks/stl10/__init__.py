@@ -1,0 +1,1 @@
+"""Classification of STL-10 or of folders of images (Tables 2 and 3)."""

@@ -1,0 +1,1 @@
+"""The commands `disco track` and `disco otb`."""

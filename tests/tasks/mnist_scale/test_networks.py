@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from scale_disco.models import create_model, list_models
+from scale_disco.nn.conv import ScaleConvolution
+from scale_disco.tasks.mnist_scale.networks import CornerMaxPool, CornerMixedPool
+
+# The counts of the authors' networks (Table 1 rounds them to thousands).
+PARAMETERS = {
+    "mnist/cnn": 494_549,
+    "mnist/sicnn": 496_639,
+    "mnist/si-convnet": 494_549,
+    "mnist/sevf": 475_475,
+    "mnist/dss": 494_359,
+    "mnist/ss-cnn": 493_688,
+    "mnist/sesn-hermite": 494_549,
+    "mnist/sesn-bspline": 494_549,
+    "mnist/sesn-fourier": 494_549,
+    "mnist/sesn-radial": 494_549,
+    "mnist/disco": 494_549,
+}
+
+
+def test_all_of_table_1_is_there():
+    assert set(list_models("mnist")) == set(PARAMETERS)
+    assert set(PARAMETERS) <= set(list_models())
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_network(name):
+    net = create_model(name)
+    assert sum(parameter.numel() for parameter in net.parameters()) == PARAMETERS[name]
+    images = torch.rand(2, 1, 28, 28)
+    scores = net(images)
+    assert scores.shape == (2, 10)
+    scores.square().sum().backward()
+    for key, parameter in net.named_parameters():
+        if "unused" in key:
+            assert parameter.grad is None
+        else:
+            assert parameter.grad is not None, key
+            assert parameter.grad.isfinite().all(), key
+    net.eval()
+    with torch.inference_mode():
+        assert net(torch.rand(1, 1, 56, 56)).shape == (1, 10)  # a larger canvas
+
+
+@pytest.mark.parametrize("name", ["mnist/disco", "mnist/sesn-hermite", "mnist/sesn-bspline"])
+def test_bases_for_augmentation_differ(name):
+    first, second = (
+        next(part for part in create_model(name, augmented=augmented).modules() if isinstance(part, ScaleConvolution))
+        for augmented in (False, True)
+    )
+    assert first.basis.fingerprint != second.basis.fingerprint
+
+
+def test_weights_start_as_the_authors_do():
+    layers = [part for part in create_model("mnist/disco").modules() if isinstance(part, ScaleConvolution)]
+    for layer, fan_in in zip(layers, (49, 32 * 49, 63 * 49), strict=True):
+        assert 0.95 * fan_in**-0.5 < layer.weight.abs().max() <= fan_in**-0.5
+        assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("pool", [CornerMaxPool(), CornerMixedPool()])
+def test_last_pool_grows_with_the_map(pool):
+    x = torch.randn(2, 3, 14, 14)
+    large = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    torch.testing.assert_close(pool(large), pool(x))
+
+
+def test_disco_ends_as_the_authors_describe():
+    x = torch.randn(2, 3, 14, 14)
+    expected = torch.nn.Sequential(torch.nn.MaxPool2d(7, 1), torch.nn.AvgPool2d(2, 4))(x)
+    torch.testing.assert_close(CornerMixedPool()(x), expected)
+    torch.testing.assert_close(CornerMaxPool()(x), torch.nn.MaxPool2d(8, padding=2)(x))
+
+
+def test_errors_are_clear():
+    with pytest.raises(ValueError, match=r"create_model: expected one of mnist/cnn, .*, got 'disco'"):
+        create_model("disco")
+    with pytest.raises(ValueError, match=r"expected square maps of a multiple of 14 pixels .* got 15x15"):
+        create_model("mnist/cnn")(torch.rand(2, 1, 30, 30))

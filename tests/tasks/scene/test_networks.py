@@ -1,0 +1,122 @@
+"""A frozen network with a scale axis, and what it says of pictures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from scale_disco import resample
+from scale_disco.models import create_model, list_models
+from scale_disco.models.resnet import cnn
+from scale_disco.tasks.io.samples import photos
+from scale_disco.tasks.scene.networks import BACKBONES, SCALES, Backbone, ScaleEstimator
+from tests.conftest import SHARED
+
+WEIGHTS = SHARED / "data/resnet50/resnet50_caffe_fp16.safetensors"
+
+
+@pytest.fixture(scope="module")
+def trained() -> Backbone:
+    if not WEIGHTS.is_file():
+        pytest.skip("no weights of a ResNet-50 in ../shared/data/resnet50")
+    return Backbone(pretrained=WEIGHTS)
+
+
+def pictures() -> torch.Tensor:
+    return 255 * photos()[:3].expand(-1, 3, -1, -1)
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_maps_have_the_shape_of_the_paper(kind):
+    net = Backbone(kind)
+    for height, width in ((64, 96), (65, 71), (20, 130)):
+        maps = net(255 * torch.rand(1, 3, height, width))
+        assert maps.shape == (1, 512, 9, -(-height // 8), -(-width // 8))
+        assert maps.isfinite().all()
+
+
+def test_it_stays_frozen_and_is_the_same_every_time():
+    net = ScaleEstimator(Backbone(), create_model("scene/profile").readout).train()
+    assert not net.backbone.training
+    assert net.readout.training
+    assert not any(parameter.requires_grad for parameter in net.backbone.parameters())
+    image = 255 * torch.rand(1, 3, 64, 64)
+    assert torch.equal(net.maps(image), Backbone()(image))
+
+
+def test_a_picture_next_to_others_is_read_alike():
+    net = Backbone()
+    images = 255 * torch.rand(3, 3, 64, 80)
+    assert torch.allclose(net(images)[1:2], net(images[1:2]), atol=1e-4)
+
+
+def test_the_first_scale_is_the_network_inside(trained):
+    """Away from the edges, where the network has zeros."""
+    net = cnn("resnet50", pretrained=WEIGHTS, stride_first=True).eval()
+    image = pictures()[:1]
+    x = image.flip(1) - torch.tensor([103.939, 116.779, 123.68])[:, None, None]  # Caffe's pixels
+    with torch.no_grad():
+        expected = net.layer2(net.layer1(net.maxpool(net.relu(net.bn1(net.conv1(x))))))
+        found = trained(image)[:, :, 0]
+    inside = (..., slice(7, -7), slice(7, -7))
+    assert torch.allclose(found[inside], expected[inside], atol=1e-3)
+
+
+def test_an_octave_moves_profiles_by_four_scales(trained):
+    """On the mean over photographs; the plain conversion is off by nearly twice as much."""
+    errors = {}
+    for kind, net in (("shift", trained), ("as-is", Backbone("as-is", pretrained=WEIGHTS))):
+        large, small = (
+            net(images)[..., 2:-2, 2:-2].mean((3, 4))
+            for images in (pictures(), resample(pictures(), 1 / 2, antialias=True))
+        )
+        deviation = large.std(0).mean(1, keepdim=True) + 1e-6  # of a channel over photographs
+        errors[kind] = ((small[..., :5] - large[..., 4:]).abs() / deviation).mean().item()
+    assert errors["shift"] < 0.65 * errors["as-is"]
+
+
+def test_resized_photographs_are_told_apart_without_training(trained):
+    net = ScaleEstimator(trained, create_model("scene/shift").readout)
+    whole = net.maps(pictures()).mean((3, 4))
+    for octaves in (0.25, 1.0):
+        small = net.maps(resample(pictures(), 2**-octaves, antialias=True)).mean((3, 4))
+        found = net.readout.compare(whole, small)
+        assert (found - octaves).abs().median() < 0.15
+
+
+def test_models_are_listed_and_made():
+    assert list_models("scene") == [
+        f"scene/{name}" for name in ("argmax", "centroid", "profile", "equivariant", "matched", "shift", "first-scale")
+    ]
+    net = create_model("scene/argmax", backbone="as-is")
+    assert net(255 * torch.rand(2, 3, 64, 64)).shape == (2,)
+    assert (net.cell, net.window) == (8, 64)
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_reach_is_what_a_place_depends_on(kind):
+    net, size = Backbone(kind), 640
+    image = 255 * torch.rand(1, 3, 64, size)
+    other = image.clone()
+    other[..., size - 16 :] = 0
+    touched = (net(image) - net(other)).abs().amax((0, 1, 2, 3)) > 1e-5
+    first = int(touched.nonzero().min())
+    assert first * 8 >= size - 16 - net.reach - 8
+    assert first * 8 <= size - 16 - net.reach // 2  # and not much more is said than it is
+    assert create_model("scene/shift", backbone=kind).reach == net.reach
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="Backbone: kind must be one of shift, as-is, hermite, got 'odd'"):
+        Backbone("odd")
+    with pytest.raises(ValueError, match="sha256 is of a file of weights"):
+        Backbone(sha256="0" * 64)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        Backbone(pretrained="nowhere.safetensors")
+
+
+def test_other_weights_are_refused(trained):
+    with pytest.raises(ValueError, match="expected sha256 0000"):
+        Backbone(pretrained=WEIGHTS, sha256="0" * 64)
+    assert str(SCALES) in trained.mark
+    assert trained.mark != Backbone().mark

@@ -1,0 +1,577 @@
+"""`disco track`: files that are complete however it ends, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from scale_disco.cli import main
+from scale_disco.tasks.io import terminal
+from scale_disco.tasks.io.video import Frame, VideoSource, open_video
+from scale_disco.tasks.tracking import TrackedBox
+from scale_disco.tasks.tracking.commands import track as cli_track
+from scale_disco.tasks.tracking.commands import window as cli_window
+from tests.conftest import ROOT
+from tests.tasks.tracking.films import SIDE, cut, place, write_film, write_pictures
+from tests.tasks.tracking.sequences import moving, write_otb
+
+pytest.importorskip("av")
+
+BOX = ["--box", "4,12,8,8"]
+PATIENCE = 120  # seconds that a process may take on a busy machine
+
+
+class Bright:
+    """A tracker of the white square, which it thinks to grow; lost in frame 5."""
+
+    scale, lost = 1.0, False
+
+    def init(self, image, box):
+        self.seen = 0
+
+    def update(self, image):
+        self.seen += 1
+        self.scale, self.lost = 1 + self.seen / 100, self.seen == 5
+        return TrackedBox((*place(image), SIDE, SIDE), 0.9 - self.seen / 1000)
+
+
+@pytest.fixture
+def bright(monkeypatch):
+    """Have the tracker of the white square tracking."""
+    monkeypatch.setattr(cli_track, "open_tracker", lambda options: Bright())
+
+
+def rows(folder):
+    """Lines of track.csv as numbers."""
+    with (folder / "track.csv").open(newline="") as file:
+        lines = list(csv.reader(file))
+    assert ",".join(lines[0]) == "frame,x,y,w,h,score,scale,lost,ms"
+    return [[float(word) for word in line] for line in lines[1:]]
+
+
+def track(*words, code=0):
+    """Call the command; the lines of its table if it wrote one."""
+    assert main(["track", *map(str, words)]) == code
+
+
+def refused(capsys, *words, code=1):
+    """The one line that a call is refused with."""
+    capsys.readouterr()
+    assert main(["track", *map(str, words)]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert err.startswith("disco track: ")
+    return err
+
+
+@pytest.mark.usefixtures("bright")
+def test_numbers_and_pictures_of_a_moving_square(tmp_path, capsys):
+    film = write_film(tmp_path / "film.mp4", 20)
+    track(film, *BOX, "--out", tmp_path / "out")
+    table = rows(tmp_path / "out")
+    assert [row[:5] for row in table] == [[number, 4 + 2 * number, 12, 8, 8] for number in range(20)]
+    assert [row[5] for row in table] == pytest.approx([1.0, *(0.9 - number / 1000 for number in range(1, 20))])
+    assert [row[6] for row in table] == pytest.approx([1 + number / 100 for number in range(20)])
+    assert [row[7] for row in table] == [number == 5 for number in range(20)]
+    assert all(row[8] >= 0 for row in table)
+    footage = open_video(str(tmp_path / "out" / "track.mp4"))
+    frames = list(footage.frames())
+    assert (len(frames), footage.rate) == (20, 25)
+    for frame in frames:
+        x = 4 + 2 * frame.number
+        line = frame.image[:, 12:20, x].float().mean(1)
+        assert (line[0] > 2 * line[1]) if frame.number == 5 else (line[1] > 2 * line[0]), frame.number
+        assert frame.image[:, 16, x + 4].float().min() > 150  # the square inside of the lines
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith("film: 20 frames, 1 of them lost; scale at the end 1.19; ")
+    assert out.splitlines()[1:] == [f"written {tmp_path / 'out' / name}" for name in ("track.csv", "track.mp4")]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["track.csv", "track.mp4"]
+
+
+@pytest.mark.usefixtures("bright")
+def test_a_part_of_a_video(tmp_path, capsys):
+    film = write_film(tmp_path / "film.mkv", 20)
+    track(film, "--box", "14,12,8,8", "--start", 5, "--frames", 4, "--out", tmp_path, "--json", "--no-video")
+    assert [row[:2] for row in rows(tmp_path)] == [[number, 4 + 2 * number] for number in (5, 6, 7, 8)]
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("fps") > 0
+    assert document.pop("ms") > 0
+    assert document == {
+        "source": str(film),
+        "tracker": "frozen",
+        "frames": 4,
+        "lost": 0,
+        "last": {"frame": 8, "box": [20, 12, 8, 8], "scale": 1.03},
+        "stopped": False,
+        "remarks": [],
+        "files": [str(tmp_path / "track.csv")],
+    }
+    track(film, *BOX, "--frames", 1, "--out", tmp_path)
+    assert len(rows(tmp_path)) == len(list(open_video(str(tmp_path / "track.mp4")).frames())) == 1
+
+
+def test_frozen_is_the_default_and_so_is_the_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    track(write_film(tmp_path / "film.mp4", 3), "--box=-2.5,12,8,1e3")
+    assert [row[1:5] for row in rows(tmp_path / "track" / "film")] == [[-2.5, 12, 8, 1000]] * 3
+    assert Path("track/film/track.mp4").is_file()
+
+
+@pytest.mark.usefixtures("bright")
+def test_times_are_kept_unless_told_otherwise(tmp_path):
+    times = [0, 0.04, 0.08, 0.5, 0.54, 1.0]
+    film = write_film(tmp_path / "film.mkv", 6, times=times)
+
+    def written():
+        return [round(float(frame.time), 3) for frame in open_video(str(tmp_path / "track.mp4")).frames()]
+
+    track(film, *BOX, "--out", tmp_path)
+    assert written() == times
+    track(film, *BOX, "--out", tmp_path, "--start", 2)
+    assert written() == [0, 0.42, 0.46, 0.92]
+    track(film, *BOX, "--out", tmp_path, "--fps", 10)
+    assert written() == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
+
+
+@pytest.mark.usefixtures("bright")
+def test_folders_with_gaps_and_damaged_pictures(tmp_path, capsys):
+    folder = write_pictures(tmp_path / "shots", [1, 2, 3, 4, 7], mode="L", size=(63, 47))
+    cut(folder / "3.png", 0.5)
+    Image.new("L", (20, 20)).save(folder / "4.png")
+    track(folder, *BOX, "--out", tmp_path)
+    table = rows(tmp_path)
+    assert [row[:2] for row in table] == [[0, 4], [1, 8], [2, 8], [3, 8], [4, 18]]
+    assert [row[7] for row in table] == [0, 0, 1, 1, 0]
+    assert [math.isnan(row[5]) for row in table] == [False, False, True, True, False]
+    frames = list(open_video(str(tmp_path / "track.mp4")).frames())
+    assert [frame.time for frame in frames] == [Fraction(number, 25) for number in range(5)]
+    assert frames[0].image.shape == (3, 48, 64)
+    err = capsys.readouterr().err.splitlines()
+    assert err[0].startswith("disco track: 2 pictures left out: 3.png: ")
+    assert err[0].endswith("; 4.png: 20 x 20 pixels, the first has 63 x 47")
+    assert err[1:] == ["disco track: pictures are missing: after 4.png comes 7.png"]
+
+
+@pytest.mark.usefixtures("bright")
+@pytest.mark.parametrize("name", ["film.mp4", "film.mkv"])
+def test_videos_that_break_off_are_tracked_until_then(tmp_path, name, capsys):
+    film = cut(write_film(tmp_path / name, 100, noise=True, movflags="faststart"), 0.5)
+    track(film, *BOX, "--out", tmp_path, "--json")
+    out, err = capsys.readouterr()
+    count = json.loads(out)["frames"]
+    assert 20 < count < 80
+    assert len(rows(tmp_path)) == len(list(open_video(str(tmp_path / "track.mp4")).frames())) == count
+    assert f"{film}: it breaks off after frame {count - 1}, at " in err
+    assert json.loads(out)["remarks"] == [line.removeprefix("disco track: ") for line in err.splitlines()]
+    track(film, *BOX, "--out", tmp_path, "--quiet")
+    assert capsys.readouterr().err == ""
+
+
+def test_sequences_bring_their_box(tmp_path, capsys):
+    folder = write_otb(tmp_path, "Car", moving(5))
+    track(folder, "--out", tmp_path)
+    assert [row[1:5] for row in rows(tmp_path)] == [[2, 1, 4, 5]] * 5
+    track(folder, "--out", tmp_path, "--start", 2)
+    assert [row[:5] for row in rows(tmp_path)] == [[number, 4, 1, 4, 5] for number in (2, 3, 4)]
+    track(folder, "--out", tmp_path, "--box", "1,2,3,4")
+    assert rows(tmp_path)[0][1:5] == [1, 2, 3, 4]
+    shutil.copy(folder / "groundtruth_rect.txt", folder / "groundtruth_rect.1.txt")
+    (folder / "groundtruth_rect.2.txt").write_text("5,6,3,3\n" * 5)
+    assert "has 2 objects, say which: target 1 or 2" in refused(capsys, folder, "--out", tmp_path)
+    track(folder, "--out", tmp_path, "--target", 2)
+    assert rows(tmp_path)[0][1:5] == [4, 5, 3, 3]
+
+
+def test_a_real_sequence(tmp_path, shared, capsys):
+    track(shared / "data" / "otb" / "Deer", "--frames", 5, "--out", tmp_path)
+    assert len(rows(tmp_path)) == len(list(open_video(str(tmp_path / "track.mp4")).frames())) == 5
+
+
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [
+        ("1,2,3", "expected four numbers x,y,w,h, got '1,2,3'"),
+        ("1,2,3,4,5", "expected four numbers"),
+        ("a,2,3,4", "expected four numbers"),
+        ("", "expected four numbers"),
+        ("nan,2,3,4", "expected finite numbers x,y,w,h, got 'nan,2,3,4'"),
+        ("1,2,inf,4", "expected finite numbers"),
+        ("1,2,0,4", "width and height must be positive, got '1,2,0,4'"),
+        ("1,2,3,-4", "width and height must be positive"),
+    ],
+)
+def test_boxes_that_are_none(box, message, capsys):
+    assert message in refused(capsys, "film.mp4", f"--box={box}", code=2)
+
+
+@pytest.mark.parametrize("box", ["64,12,8,8", "4,48,8,8", "-8,12,8,8", "4,-8,8,8"])
+def test_boxes_outside_of_the_frame(box, tmp_path, capsys):
+    film = write_film(tmp_path / "film.mp4", 2)
+    line = refused(capsys, film, f"--box={box}", "--out", tmp_path / "out")
+    assert line == f"disco track: --box {box} is outside of the first frame, which has 64 x 48 pixels\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--start -1", "--start must be at least 0, got -1"),
+        ("--frames 0", "--frames must be at least 1, got 0"),
+        ("--start 5", "--start 5: film has fewer frames"),
+        ("--target 1", "--target is for a folder with boxes of several objects"),
+        ("--tracker nowhere", "nowhere"),
+    ],
+)
+def test_wrong_options(words, message, tmp_path, capsys):
+    film = write_film(tmp_path / "film.mp4", 5)
+    assert message in refused(capsys, film, *BOX, *words.split(), "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rate", ["0", "-3", "many", "1/0", "1e9"])
+def test_wrong_rates(rate, capsys):
+    assert "expected frames per second from 0.001 to 1000" in refused(capsys, "film.mp4", f"--fps={rate}", code=2)
+
+
+def test_a_box_is_needed(tmp_path, capsys):
+    message = "disco track: --box x,y,w,h is needed, the object in the first frame; or --show, to draw it in a window\n"
+    assert refused(capsys, write_film(tmp_path / "film.mp4", 2)) == message
+    assert refused(capsys, write_pictures(tmp_path / "shots", [1])) == message
+
+
+def test_a_first_picture_that_cannot_be_read(tmp_path, capsys):
+    folder = write_pictures(tmp_path / "shots", range(3))
+    (folder / "0.png").write_text("no picture")
+    line = refused(capsys, folder, *BOX, "--out", tmp_path)
+    assert line.startswith("disco track: shots: no first frame: 1 picture left out: 0.png: not a picture")
+    assert line.endswith("(--start N begins later)\n")
+    track(folder, *BOX, "--out", tmp_path, "--start", 1)
+    assert len(rows(tmp_path)) == 2
+
+
+def test_a_video_without_frames(tmp_path, capsys):
+    film = cut(write_film(tmp_path / "film.mkv", 50, noise=True), 0.04)
+    assert "no first frame" in refused(capsys, film, *BOX, "--out", tmp_path)
+
+
+def test_the_video_is_not_written_over(tmp_path, capsys):
+    film = write_film(tmp_path / "track.mp4", 3)
+    before = film.read_bytes()
+    assert "would be replaced by the result" in refused(capsys, film, *BOX, "--out", tmp_path)
+    assert film.read_bytes() == before
+
+
+def hide(monkeypatch, package):
+    for name in [*sys.modules, package]:
+        if name.partition(".")[0] == package:
+            monkeypatch.setitem(sys.modules, name, None)
+
+
+def test_missing_extras_are_named(tmp_path, capsys, monkeypatch):
+    film, folder = write_film(tmp_path / "film.mp4", 2), write_pictures(tmp_path / "shots", [1, 2])
+    hide(monkeypatch, "av")
+    for source in (film, folder, "0"):
+        assert refused(capsys, source, *BOX, "--out", tmp_path).endswith('needs av: pip install "scale-disco[video]"\n')
+    assert not list(tmp_path.glob("*track*"))
+    track(folder, *BOX, "--out", tmp_path, "--no-video")
+    hide(monkeypatch, "PIL")
+    assert refused(capsys, folder, *BOX, "--out", tmp_path).endswith('needs PIL: pip install "scale-disco[plot]"\n')
+
+
+def test_progress_has_the_time_left(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "PATIENCE", 0.1)
+
+    class Slow(Bright):
+        def update(self, image):
+            time.sleep(0.02)
+            return super().update(image)
+
+    monkeypatch.setattr(cli_track, "open_tracker", lambda options: Slow())
+    track(write_film(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path)
+    assert " s left" in capsys.readouterr().err
+
+
+def test_an_error_half_way_keeps_what_was_tracked(tmp_path, capsys, monkeypatch):
+    class Failing(Bright):
+        def update(self, image):
+            if self.seen == 6:
+                raise ValueError("the tracker failed")
+            return super().update(image)
+
+    monkeypatch.setattr(cli_track, "open_tracker", lambda options: Failing())
+    track(write_film(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path, "--json", code=1)
+    out, err = capsys.readouterr()
+    assert err == "disco track: the tracker failed\n"
+    assert json.loads(out)["stopped"] is True
+    assert len(rows(tmp_path)) == len(list(open_video(str(tmp_path / "track.mp4")).frames())) == 7
+
+
+@pytest.mark.usefixtures("bright")
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of files there")
+def test_a_full_disk_costs_the_video_only(tmp_path, capsys):
+    import resource
+
+    film = write_film(tmp_path / "film.mkv", 60, size=(320, 240), noise=True)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        track(film, *BOX, "--out", tmp_path / "out", "--json", code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1
+    assert "File too large" in err
+    assert json.loads(out)["files"] == [str(tmp_path / "out" / "track.csv")]
+    assert 1 < len(rows(tmp_path / "out")) <= 60
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["track.csv"]
+
+
+def test_an_error_at_the_first_frame_leaves_nothing(tmp_path, capsys, monkeypatch):
+    class Failing(Bright):
+        def init(self, image, box):
+            raise ValueError("the tracker failed")
+
+    monkeypatch.setattr(cli_track, "open_tracker", lambda options: Failing())
+    refused(capsys, write_film(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_cameras_end_by_ctrl_c(tmp_path, capsys, monkeypatch):
+    class Camera(VideoSource):
+        name, rate, live = "camera-0", Fraction(30), True
+
+        def frames(self, start=0):
+            image = torch.zeros(3, 48, 64, dtype=torch.uint8)
+            image[:, 12:20, 4:12] = 255
+            for number in range(1000):
+                if number == 6:
+                    signal.raise_signal(signal.SIGINT)
+                yield Frame(number, image, Fraction(number, 30))
+
+        def remarks(self):
+            return []
+
+    monkeypatch.setattr(cli_track, "open_footage", lambda source: Camera())
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
+    try:
+        track("0", *BOX, "--out", tmp_path)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, outside)
+    assert len(rows(tmp_path)) == len(list(open_video(str(tmp_path / "track.mp4")).frames())) == 7
+    assert capsys.readouterr().out.startswith("camera-0: 7 frames")
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from scale_disco.cli import main, track
+from scale_disco.tasks.tracking import FrozenTracker
+class Slow(FrozenTracker):
+    def update(self, image):
+        Path({busy!r}).touch()
+        time.sleep({pause})
+        return super().update(image)
+track.open_tracker = lambda options: Slow()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def started(tmp_path, pause=0.02):
+    """A process that tracks for a long time, after a few frames, and the lines that it has written so far."""
+    film, program = write_film(tmp_path / "film.mkv", 1000), SLOW.format(pause=pause, busy=str(tmp_path / "busy"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "track", str(film), *BOX, "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it in the background
+    )
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        for draft in (tmp_path / "out").glob(".track-*.csv"):
+            lines = draft.read_text().splitlines()
+            if len(lines) > (5 if pause < 1 else 1) and (tmp_path / "busy").exists():
+                return process, lines
+        time.sleep(0.02)
+    process.kill()
+    raise AssertionError(process.communicate())
+
+
+@pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_process_that_is_stopped_leaves_complete_files(tmp_path, kind):
+    process, _ = started(tmp_path)
+    process.send_signal(getattr(signal, kind))
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + getattr(signal, kind), err
+    assert err.endswith("disco track: stopped\n")
+    table = rows(tmp_path / "out")
+    assert 5 <= len(table) < 1000
+    assert len(list(open_video(str(tmp_path / "out" / "track.mp4")).frames())) == len(table)
+    assert out.startswith(f"film: {len(table)} frames")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["track.csv", "track.mp4"]
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path):
+    process, _ = started(tmp_path, pause=2 * PATIENCE)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, err
+    assert len(rows(tmp_path / "out")) == 1
+
+
+def test_a_process_that_is_killed_leaves_its_lines(tmp_path):
+    process, lines = started(tmp_path)
+    assert len(lines) < 100  # they do not come by blocks of a buffer
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    assert not (tmp_path / "out" / "track.csv").exists()
+    (draft,) = (tmp_path / "out").glob(".track-*.csv")
+    assert draft.read_text().splitlines()[: len(lines)] == lines
+
+
+def test_no_screen_is_one_line(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("tkinter")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if sys.platform != "linux":
+        pytest.skip("a screen is always there")
+    line = refused(capsys, write_film(tmp_path / "film.mp4", 2), "--show", "--out", tmp_path / "out")
+    assert line.startswith("disco track: --show needs a screen: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_tkinter_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tkinter", None)
+    line = refused(capsys, write_film(tmp_path / "film.mp4", 2), "--show", "--out", tmp_path / "out")
+    assert line == "disco track: --show needs tkinter, which this Python was built without\n"
+
+
+class FakeWindow:
+    """A window whose user draws a box and closes it at frame 3."""
+
+    box = (4.0, 12.0, 8.0, 8.0)
+
+    def __init__(self, title, image):
+        self.shown = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def drawn_box(self, image):
+        return self.box
+
+    def show(self, image):
+        self.shown += 1
+        return self.shown < 4
+
+
+@pytest.mark.usefixtures("bright")
+def test_closing_the_window_ends_it_well(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli_track, "Window", FakeWindow)
+    film = write_film(tmp_path / "film.mp4", 20)
+    track(film, "--show", "--out", tmp_path)
+    assert [row[1] for row in rows(tmp_path)] == [4, 6, 8, 10]
+    monkeypatch.setattr(FakeWindow, "box", None)
+    assert "no box was drawn" in refused(capsys, film, "--show", "--out", tmp_path)
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """A screen in memory, where the machine has the programs for one."""
+    pytest.importorskip("tkinter")
+    for program in ("Xvfb", "xdotool"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} here")
+    read, write = os.pipe()
+    server = subprocess.Popen(
+        ["Xvfb", "-displayfd", str(write), "-screen", "0", "800x600x24", "-nolisten", "tcp"],
+        pass_fds=[write],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        number = pipe.readline().strip()
+    if not number:
+        server.wait()
+        pytest.skip("Xvfb does not start here")
+    monkeypatch.setenv("DISPLAY", f":{number}")
+    yield f":{number}"
+    server.terminate()
+    server.wait()
+
+
+def xdotool(*words):
+    return subprocess.run(["xdotool", *words], capture_output=True, text=True, timeout=30)
+
+
+def test_a_box_is_drawn_with_the_mouse(screen, tmp_path):
+    film = write_film(tmp_path / "film.mp4", 6, size=(320, 240))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scale_disco", "track", str(film), "--show", "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + PATIENCE
+    found = ""
+    while not found and process.poll() is None and time.monotonic() < deadline:
+        found = xdotool("search", "--name", "draw a box around the object").stdout.strip()
+        time.sleep(0.1)
+    for x, y, button in (("100", "80", "mousedown"), ("60", "50", ""), ("40", "20", "mouseup")):
+        xdotool("mousemove", "--window", found, x, y, *([button, "1"] if button else []))
+    time.sleep(0.3)
+    while process.poll() is None and time.monotonic() < deadline:  # keys are lost until the window has the focus
+        xdotool("windowfocus", found, "key", "--window", found, "Return")
+        time.sleep(0.3)
+    if process.poll() is None:
+        process.kill()
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert [row[1:5] for row in rows(tmp_path / "out")] == [[40, 20, 60, 60]] * 6
+
+
+def test_windows_fit_the_screen(screen):
+    image = torch.zeros(3, 1200, 1600, dtype=torch.uint8)
+    with cli_window.Window("large", image) as window:
+        assert window.zoom == pytest.approx(0.85 * 600 / 1200)
+        assert window.show(image)
+        assert (window.picture.width(), window.picture.height()) == (680, 510)
+
+        def user():
+            for event, x, y in (("<Button-1>", 34, 17), ("<B1-Motion>", 60, 30), ("<B1-Motion>", 85, 51)):
+                window.canvas.event_generate(event, x=x, y=y)
+            window.root.focus_force()
+            window.root.event_generate("<Return>")
+            window.root.after(200, user)  # again, if the window had no focus yet
+
+        window.root.after(100, user)
+        window.root.after(30_000, window.close)
+        assert window.drawn_box(image) == pytest.approx((80, 40, 120, 80))
+        window.close()
+        assert not window.show(image)
+        assert window.drawn_box(image) is None

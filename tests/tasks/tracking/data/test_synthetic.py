@@ -1,0 +1,464 @@
+"""Synthetic sequences: exact boxes, kinds of motion, parts that share nothing, and folders that were left half made."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as effort
+from hypothesis import strategies as st
+from PIL import Image
+
+from scale_disco.tasks.io.photo import load_frame
+from scale_disco.tasks.io.textures import SHORTEST, photographs, split, textures
+from scale_disco.tasks.tracking.data.motion import (
+    APART,
+    FASTEST,
+    JUMP,
+    KINDS,
+    OCTAVES,
+    SMALLEST,
+    ObjectShape,
+    largest_size,
+    random_motion,
+    random_shape,
+)
+from scale_disco.tasks.tracking.data.sequences import read_sequences
+from scale_disco.tasks.tracking.data.synthetic import NOTE, SequenceRenderer, SequenceSettings, Sprite, build, planned
+
+SMALL = SequenceSettings(count=8, frames=4, size=(128, 96), textures=10)
+FRAME = (320, 240)
+SEEDS = st.integers(0, 2**32 - 1)
+PLACES = st.tuples(st.floats(100, 220), st.floats(100, 140))
+SIZES = st.floats(SMALLEST, largest_size(FRAME))
+
+
+def flat(shape: ObjectShape, side: float = 200) -> Sprite:
+    return Sprite(shape, Image.new("RGB", (256, 256), (255, 255, 255)), side)
+
+
+def drawn(sprite: Sprite, centre: tuple[float, float], size: float) -> np.ndarray:
+    """A sprite on a black frame, in [0, 1]."""
+    pixels = np.zeros((FRAME[1], FRAME[0], 3), np.float32)
+    sprite.draw(pixels, np.array(centre), size)
+    return pixels[..., 0] / 255
+
+
+def extent(profile: np.ndarray) -> tuple[float, float]:
+    """Where a profile crosses 1/2 for the first and the last time, between the centres of its pixels."""
+    ends = []
+    for line in (profile, profile[::-1]):
+        after = int(np.argmax(line >= 0.5))
+        low, high = line[after - 1], line[after]
+        ends.append(after - 0.5 + (0.5 - low) / (high - low))
+    return ends[0], len(profile) - ends[1]
+
+
+@given(seed=SEEDS, centre=PLACES, size=SIZES)
+def test_boxes_are_where_the_shape_is_half_opaque(seed, centre, size):
+    shape = random_shape(np.random.default_rng(seed))
+    opacity = drawn(flat(shape), centre, size)
+    for axis in (0, 1):
+        low, high = extent(opacity.max(axis))
+        half = shape.box[axis] * size / 2
+        assert abs(low - (centre[axis] - half)) < 0.3
+        assert abs(high - (centre[axis] + half)) < 0.3
+
+
+@given(seed=SEEDS, centre=PLACES, size=SIZES)
+def test_the_shown_area_follows_the_size(seed, centre, size):
+    """Area is measured over all pixels, thus to much less than a pixel: the scale shown is that of the box."""
+    shape = random_shape(np.random.default_rng(seed))
+    small, large = (float(drawn(flat(shape), centre, side).sum()) for side in (size, largest_size(FRAME)))
+    assert np.log2(large / small) / 2 == pytest.approx(np.log2(largest_size(FRAME) / size), abs=0.01)
+
+
+def test_shapes_are_measured_from_their_waves():
+    egg = ObjectShape([0.2, 0.3j])
+    angles = np.linspace(0, 2 * np.pi, 100_001)
+    points = (1 + (0.2 * np.exp(1j * angles) + 0.3j * np.exp(2j * angles)).real) * np.exp(1j * angles)
+    width, height = np.ptp(points.real), np.ptp(points.imag)
+    assert egg.box == pytest.approx((width / max(width, height), height / max(width, height)), abs=1e-5)
+    with pytest.raises(ValueError, match="moduli that sum to less than 1"):
+        ObjectShape([0.5, 0.5j])
+
+
+@pytest.mark.parametrize("centre", [(160.0, 120.0), (160.3, 120.4), (160.5, 120.8)])
+def test_edges_are_one_pixel_wide_all_around(centre):
+    """Across a ramp of one pixel the integral of opacity (1 - opacity) is 1/6, also where the curve runs aslant."""
+    shape, size = ObjectShape([0.1j, 0.5, 0.2]), 100.0
+    turn = np.exp(1j * np.linspace(0, 2 * np.pi, 2001))
+    curve = (1 + (0.1j * turn + 0.5 * turn**2 + 0.2 * turn**3).real) * turn
+    length = np.abs(np.diff(curve)).sum() * shape.unit * size
+    opacity = drawn(flat(shape), centre, size)
+    assert float((opacity * (1 - opacity)).sum()) == pytest.approx(length / 6, rel=0.04)
+
+
+@given(centre=PLACES, size=SIZES)
+def test_texture_moves_and_scales_with_the_box(centre, size):
+    """A ramp shows at every pixel the place in the texture that lies there."""
+    side, length = 150.0, 256
+    ramp = np.broadcast_to(np.arange(length, dtype=np.uint8)[None, :, None], (length, length, 3))
+    pixels = np.zeros((FRAME[1], FRAME[0], 3), np.float32)
+    sprite = Sprite(ObjectShape([]), Image.fromarray(ramp.copy()), side)
+    sprite.draw(pixels, np.array(centre), size)
+    row = pixels[int(centre[1]), :, 0]
+    inside = np.abs(np.arange(FRAME[0]) + 0.5 - centre[0]) < size / 2 - 2
+    expected = (np.arange(FRAME[0]) + 0.5 - centre[0]) * side / size + length / 2 - 0.5
+    assert np.abs(row - expected)[inside].max() < 1
+
+
+@pytest.mark.parametrize("size", [20.0, 33.3, 47.9])
+def test_fine_patterns_far_away_become_grey(size):
+    board = (np.indices((256, 256)).sum(0) % 2 * 255).astype(np.uint8)
+    sprite = Sprite(ObjectShape([]), Image.fromarray(board).convert("RGB"), 200)
+    shown = drawn(sprite, (160.4, 120.7), size)
+    assert np.abs(shown[shown > 0.4] - 0.5).max() < 0.1
+    y, x = np.indices(shown.shape) + 0.5
+    within = np.hypot(x - 160.4, y - 120.7) < size / 2 - 2
+    assert np.abs(shown[within] - 0.5).max() < 0.02
+
+
+@given(seed=SEEDS, kind=st.sampled_from(KINDS), frames=st.integers(1, 80), largest=st.floats(2 * SMALLEST, 300))
+def test_kinds_of_motion(seed, kind, frames, largest):
+    motion = random_motion(kind, np.random.default_rng(seed), frames, FRAME, largest)
+    octaves = np.log2(motion.sizes)
+    steps = np.abs(np.diff(octaves))
+    assert np.ptp(octaves) <= OCTAVES + 1e-9
+    for sizes in [motion.sizes] + ([motion.decoy[1]] if motion.decoy else []):
+        assert sizes.min() >= SMALLEST - 1e-9
+        assert sizes.max() <= min(largest, largest_size(FRAME)) + 1e-9
+    boxes = motion.boxes()
+    assert (boxes[:, :2] >= 2 - 1e-9).all()
+    assert (boxes[:, :2] + boxes[:, 2:] <= np.array(FRAME) - 2 + 1e-9).all()
+    if kind == "walk":
+        assert (steps <= FASTEST + 1e-9).all()
+        assert frames == 1 or np.ptp(octaves) > 0
+    if kind == "step":
+        jumps = steps[steps > 1e-9]
+        assert (jumps > JUMP[0] - 1e-9).all()
+        assert (jumps < JUMP[1] + 1e-9).all()
+        assert frames <= 12 or len(jumps) >= frames // 12
+    if kind == "static":
+        assert np.ptp(octaves) == 0
+        assert frames == 1 or np.ptp(motion.centres) > 0
+    if kind == "distractor":
+        places, sizes = motion.decoy
+        apart = np.abs(np.log2(sizes / motion.sizes))
+        assert np.ptp(apart) < 1e-9
+        assert APART[0] <= apart[0] <= APART[1] + 1e-9
+        gap = np.abs(places[:, 0] - motion.centres[:, 0]) - motion.shape.box[0] * (sizes + motion.sizes) / 2
+        assert (gap > 0).all()  # they never touch
+    assert (motion.decoy is not None) == (kind == "distractor")
+
+
+def test_walks_use_the_octaves():
+    spans = [
+        np.ptp(np.log2(random_motion("walk", np.random.default_rng(seed), 60, FRAME, 300).sizes)) for seed in range(50)
+    ]
+    assert np.mean(spans) > 1
+    assert max(spans) > 1.7
+
+
+def masters_of(settings: SequenceSettings, pictures=None) -> tuple[set[str], set[str]]:
+    plans = planned(photographs() if pictures is None else pictures, settings)
+    return {plan.object.group for plan in plans}, {plan.background.group for plan in plans}
+
+
+@given(seeds=st.tuples(SEEDS, SEEDS))
+@effort(max_examples=10)
+def test_parts_share_no_picture(seeds):
+    train, test = (
+        masters_of(SequenceSettings(part=part, count=100, frames=1, seed=seed))
+        for part, seed in zip(("train", "test"), seeds, strict=True)
+    )
+    assert not (train[0] | train[1]) & (test[0] | test[1])
+    assert len(train[0]) > 5
+
+
+@given(names=st.sets(st.from_regex(r"[a-z]{1,4}(/[a-z]{1,3})?", fullmatch=True), min_size=2), wide=st.integers(0, 99))
+def test_pictures_are_divided_by_their_groups(names, wide):
+    masters = [
+        replace(textures(10)[0], name=name, group=name.split("/")[0], made=False, size=(number % 100,) * 2)
+        for number, name in enumerate(sorted(names))
+    ]
+    train, test = (split(masters, part, lambda master: master.size[0] > wide) for part in ("train", "test"))
+    assert sorted(names) == sorted(master.name for master in train + test)
+    assert not {master.group for master in train} & {master.group for master in test}
+    assert train
+
+
+def test_both_parts_have_pictures_and_textures_of_their_own():
+    for part in ("train", "test"):
+        plans = planned(photographs(), SequenceSettings(part=part, count=100, frames=1))
+        for masters in ([plan.object for plan in plans], [plan.background for plan in plans]):
+            assert {master.made for master in masters} == {False, True}
+        assert all(plan.object.group != plan.background.group for plan in plans)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("zoom") / "train"
+    assert build(folder, photographs(), SMALL) == SMALL.count
+    return folder
+
+
+def test_sequences_are_read_as_those_of_otb(made):
+    sequences = read_sequences(made)
+    plans = {plan.name: plan for plan in planned(photographs(), SMALL)}
+    assert [sequence.name for sequence in sequences] == sorted(plans)
+    assert {sequence.name.split("-")[0] for sequence in sequences} == set(KINDS)
+    for sequence in sequences:
+        assert len(sequence.frames) == SMALL.frames
+        assert np.abs(sequence.boxes.numpy() - plans[sequence.name].motion.boxes()).max() <= 0.005 + 1e-9
+        assert load_frame(sequence.frames[-1]).shape == (3, 96, 128)
+
+
+def test_the_note_tells_what_was_used(made):
+    note = json.loads((made / NOTE).read_text())
+    plans = planned(photographs(), SMALL)
+    assert note["sequences"] == {
+        plan.name: {"object": plan.object.name, "background": plan.background.name} for plan in plans
+    }
+    assert set(note["masters"]) == {plan.object.name for plan in plans} | {plan.background.name for plan in plans}
+    assert note["settings"]["seed"] == 0
+
+
+def test_the_same_seed_gives_the_same_bytes(made, tmp_path):
+    build(tmp_path / "again", photographs(), SMALL)
+    assert contents(tmp_path / "again") == contents(made)
+    build(tmp_path / "other", photographs(), replace(SMALL, seed=1))
+    assert not set(contents(tmp_path / "other").values()) & set(contents(made).values())
+
+
+def test_a_sequence_does_not_depend_on_how_many_there_are(made, tmp_path):
+    build(tmp_path, photographs(), replace(SMALL, count=3))
+    few = {name: content for name, content in contents(tmp_path).items() if name != NOTE}
+    assert few.items() <= contents(made).items()
+    assert len(few) == 3 * (SMALL.frames + 1)
+
+
+def test_finished_sequences_are_kept_and_missing_ones_made(made, tmp_path):
+    out, calls = tmp_path / "part", []
+    build(out, photographs(), SMALL)
+    before = {name: (out / name).stat().st_mtime_ns for name in contents(out)}
+    (out / "step-0002").rename(out / ".step-0002")  # as a process leaves it that was ended
+    (out / ".step-0002" / "img" / "0002.jpg").write_bytes(b"half")
+    (out / ".step-0002" / "img" / "0009.jpg").write_bytes(b"stale")
+    assert build(out, photographs(), SMALL, lambda *done: calls.append(done)) == 1
+    assert calls == [(SMALL.frames, SMALL.frames)]
+    assert contents(out) == contents(made)
+    again = {name: (out / name).stat().st_mtime_ns for name in contents(out)}
+    assert all((again[name] == before[name]) == (not name.startswith("step-0002")) for name in again)
+    assert build(out, photographs(), SMALL) == 0
+
+
+def test_other_sequences_in_the_folder_are_refused(made, tmp_path):
+    with pytest.raises(ValueError, match=r"are others: seed 0, not 1, noise 2.0, not 3.0; delete them or choose"):
+        build(made, photographs(), replace(SMALL, seed=1, noise=3.0))
+    with pytest.raises(ValueError, match="cut from other pictures"):
+        build(made, photographs()[:4], SMALL)
+    for content in ("no note", "[]", '{"settings": 3}'):
+        (tmp_path / NOTE).write_text(content)
+        with pytest.raises(ValueError, match=r"zoom\.json: damaged or foreign; delete"):
+            build(tmp_path, photographs(), SMALL)
+
+
+@pytest.mark.parametrize("harm", ["frame", "truth"])
+def test_a_sequence_that_was_changed_is_refused(tmp_path, harm):
+    few = replace(SMALL, count=1)
+    build(tmp_path, photographs(), few)
+    if harm == "frame":
+        (tmp_path / "walk-0001" / "img" / "0003.jpg").unlink()
+    else:
+        (tmp_path / "walk-0001" / "groundtruth_rect.txt").write_text("1,1,2,2\n" * 4)
+    with pytest.raises(ValueError, match="walk-0001 is not as it was made; delete it, it is made anew"):
+        build(tmp_path, photographs(), few)
+
+
+CALL = """
+from pathlib import Path
+from scale_disco.tasks.tracking.data.synthetic import SequenceSettings, build
+from scale_disco.tasks.io.textures import photographs
+import sys
+build(Path(sys.argv[1]), photographs(), SequenceSettings(count=8, frames=4, size=(128, 96), textures=10))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL")
+@pytest.mark.parametrize("after", [1, 5])
+def test_a_killed_process_leaves_whole_sequences(made, tmp_path, after):
+    out = tmp_path / "part"
+    process = subprocess.Popen([sys.executable, "-c", CALL, str(out)], env=os.environ | {"OMP_NUM_THREADS": "1"})
+    while len(list(out.glob("[!.]*-*"))) < after and process.poll() is None:
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    for folder in out.glob("[!.]*-*"):
+        assert len(list((folder / "img").iterdir())) == SMALL.frames
+        assert (folder / "groundtruth_rect.txt").is_file()
+    build(out, photographs(), SMALL)
+    assert contents(out) == contents(made)
+
+
+def test_a_failure_leaves_no_draft(tmp_path):
+    broken = [replace(master, read=lambda: 1 / 0) for master in photographs()]
+    with pytest.raises(ZeroDivisionError):
+        build(tmp_path, broken, SMALL)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir() and path.name.startswith(".")] == []
+
+
+def test_frames_without_loss(tmp_path):
+    lossless = replace(SMALL, count=1, suffix=".png")
+    build(tmp_path, photographs(), lossless)
+    plan = planned(photographs(), lossless)[0]
+    scene = SequenceRenderer(plan, lossless, lambda master: master.read())
+    for number in range(lossless.frames):
+        frame = load_frame(tmp_path / plan.name / "img" / f"{number + 1:04d}.png")
+        assert (frame.permute(1, 2, 0).numpy() == scene.frame(number)).all()
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_only_the_object_differs_from_the_background(number):
+    """Without noise, light and camera motion, pixels far from all boxes stay; those in the box are others."""
+    still = replace(SMALL, size=FRAME, light=0.0, noise=0.0, suffix=".png")
+    plan = planned(photographs(), still)[number]
+    scene = SequenceRenderer(plan, still, lambda master: master.read())
+    scene.pan[:] = scene.pan[0]
+    frames = np.stack([scene.frame(index) for index in range(still.frames)]).astype(int)
+    near = np.zeros(frames.shape[1:3], bool)
+    boxes = [plan.motion.boxes()]
+    if plan.motion.decoy is not None:
+        boxes.append(plan.motion._replace(centres=plan.motion.decoy[0], sizes=plan.motion.decoy[1]).boxes())
+    for left, top, width, height in np.concatenate(boxes):
+        near[int(top - 1) : int(top + height + 2), int(left - 1) : int(left + width + 2)] = True
+    assert (np.ptp(frames, 0)[~near] == 0).all()
+    assert np.ptp(frames, 0)[near].any()
+
+
+def test_objects_have_about_the_colours_of_their_background():
+    wide = replace(SMALL, size=FRAME, count=60)
+    apart = []
+    for plan in planned(photographs(), wide):
+        scene = SequenceRenderer(plan, wide, lambda master: master.read())
+        texture, canvas = (np.asarray(image, float).mean((0, 1)) for image in (scene.sprite.texture, scene.canvas))
+        apart.append(np.abs(texture - canvas).max())
+        shown = max(plan.motion.sizes.max(), plan.motion.decoy[1].max() if plan.motion.decoy else 0)
+        assert scene.sprite.side >= shown - 1e-9  # never enlarged
+    assert np.median(apart) < 15
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"part": "val"}, "part must be train or test, got 'val'"),
+        ({"count": 0}, "count must be at least 1, got 0"),
+        ({"frames": -1}, "frames must be at least 1, got -1"),
+        ({"size": (118, 300)}, "frames must be 119 x 89 pixels at least, got 118 x 300"),
+        ({"size": (300, 88)}, "frames must be 119 x 89 pixels at least, got 300 x 88"),
+        ({"suffix": ".gif"}, r"suffix must be \.jpg or \.png, got '\.gif'"),
+        ({"textures": 9}, "textures must be at least 10, got 9"),
+        ({"noise": -1.0}, "noise below 128"),
+        ({"light": 0.5}, "light must be below 0.5"),
+    ],
+)
+def test_wrong_settings(wrong, message):
+    SequenceSettings(size=(119, 89))
+    with pytest.raises(ValueError, match=message):
+        SequenceSettings(**wrong)
+
+
+def picture(path: Path, size: tuple[int, int] = (200, 150), mode: str = "RGB", seed: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), np.uint8)
+    Image.fromarray(pixels).convert(mode).save(path)
+    return path
+
+
+def test_pictures_of_a_folder(tmp_path):
+    for number, mode in enumerate(["RGB", "L", "RGBA", "P", "CMYK", "1"]):
+        suffix = ".jpg" if mode == "CMYK" else ".png"
+        picture(tmp_path / f"{mode}{suffix}", mode=mode, seed=number)
+    picture(tmp_path / "street" / "deep" / "one.JPG", (1500, 700), seed=10)
+    picture(tmp_path / "street" / "two.jpg", seed=11)
+    picture(tmp_path / ".hidden.png", seed=12)
+    (tmp_path / "read.me").write_text("not a picture")
+    (tmp_path / "street" / "copy.jpg").write_bytes((tmp_path / "street" / "two.jpg").read_bytes())
+    found = {master.name: master for master in photographs(tmp_path)}
+    assert set(found) == {
+        "RGB.png", "L.png", "RGBA.png", "P.png", "CMYK.jpg", "1.png", "street/deep/one.JPG", "street/copy.jpg"
+    }  # fmt: skip
+    assert found["street/deep/one.JPG"].group == found["street/copy.jpg"].group == "street"
+    assert found["L.png"].group == "L.png"
+    for master in found.values():
+        image = master.read()
+        assert image.mode == "RGB"
+        assert image.size == master.size
+    assert found["street/deep/one.JPG"].size == (1024, 478)
+    assert build(tmp_path / "out", list(found.values()), SMALL) == SMALL.count
+
+
+def test_pictures_are_turned_as_their_camera_says(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    Image.new("RGB", (200, 100)).save(tmp_path / "a.jpg", exif=exif)
+    assert photographs(tmp_path)[0].size == (100, 200)
+
+
+def test_tiny_pictures_are_left_out(tmp_path):
+    picture(tmp_path / "tiny.png", (500, SHORTEST - 1))
+    with pytest.raises(ValueError, match=r"every picture in .* has a side of less than 64 pixels"):
+        photographs(tmp_path)
+    picture(tmp_path / "small.png", (SHORTEST, SHORTEST))
+    with pytest.warns(UserWarning, match=r"left out, with a side of less than 64 pixels: tiny\.png in"):
+        small = photographs(tmp_path)
+    assert [master.name for master in small] == ["small.png"]
+    assert build(tmp_path / "out", small, SMALL) == SMALL.count
+
+
+def test_unreadable_pictures_are_named(tmp_path):
+    whole = picture(tmp_path / "0.png").read_bytes()
+    for number in range(1, 5):
+        (tmp_path / f"{number}.png").write_bytes(whole[: 100 * number])
+    Image.fromarray(np.zeros((99, 99), np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(
+        ValueError, match=r"cannot read .*1\.png \(.*3\.png \(.* and 2 more; mend or remove them"
+    ) as error:
+        photographs(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_folders_without_pictures(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no pictures in .* \(looked for \.bmp, "):
+        photographs(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no folder .*missing of pictures"):
+        photographs(tmp_path / "missing")
+
+
+def test_textures_are_many_and_stay_the_same():
+    first, again = ([np.asarray(master.read()) for master in textures(count)[:6]] for count in (6, 10))
+    for number, image in enumerate(first):
+        assert image.shape == (512, 512, 3)
+        assert (image == again[number]).all()
+        assert 15 < image.std() < 90
+        assert all((image != other).mean() > 0.9 for other in first[:number])
+
+
+def test_real_photographs(shared, tmp_path):
+    pictures = photographs(shared / "data" / "photos")
+    settings = SequenceSettings(part="test", count=4, frames=3)
+    assert build(tmp_path, pictures, settings) == 4
+    assert len(read_sequences(tmp_path)) == 4
