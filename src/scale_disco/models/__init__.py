@@ -80,5 +80,5 @@ def list_models(family: str = "") -> list[str]:
 
 
 def _builder(name: str) -> Callable[..., nn.Module]:
-    builders: dict[str, Callable[..., nn.Module]] = import_module(f"...{_MODULES[name]}", __name__).BUILDERS
+    builders: dict[str, Callable[..., nn.Module]] = import_module(f"..{_MODULES[name]}", __name__).BUILDERS
     return builders[name]

@@ -256,6 +256,11 @@ class _CheckpointCallback(Checkpoint):
         self.stopped: KeyboardInterrupt | None = None
         self.on_sigterm = signal.getsignal(signal.SIGTERM)
 
+    @property
+    def state_key(self) -> str:
+        """Part of the checkpoint format: runs of version 0.1.0 hold their epochs under this key."""
+        return "_Diary"
+
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         if isinstance(exception, KeyboardInterrupt):
             self.stopped = exception
