@@ -8,16 +8,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..checks import check_choice, check_positive
 from ..scales import Scales
-from .sampled import Presets, SampledBasis, Sampling, check_positive, mnist_scales
+from .sampled import Presets, SampledBasis, Sampling, mnist_scales
 
 # Settings of the authors' SESN, by experiment; "+" is training with scale augmentation.
 PRESETS: Presets = {
     "mnist": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.6), "order": 2, "mult": 2.0},
     "mnist+": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.6), "order": 1, "mult": 3.0},
 }
-
-_ORDERS = (1, 2, 3)
 
 
 class BSplineBasis(SampledBasis):
@@ -53,8 +52,7 @@ class BSplineBasis(SampledBasis):
         order: int = 2,
         mult: float = 2.0,
     ) -> None:
-        if isinstance(order, bool) or not isinstance(order, int) or order not in _ORDERS:
-            raise ValueError(f"BSplineBasis: order must be one of {', '.join(map(str, _ORDERS))}, got {order!r}")
+        check_choice("BSplineBasis", "order", order, (1, 2, 3))
         mult = check_positive("BSplineBasis", "mult", mult)
         super().__init__(
             kernel_size, scales, base_scale, size, lambda at: _splines(at, order, mult), {"order": order, "mult": mult}

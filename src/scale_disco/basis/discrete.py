@@ -14,13 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..checks import check_count
 from ..resample import canonical_mode
 from ..scales import Scales, as_scales
 from .cpu import on_cpu, one_thread
 from .descent import descend
 from .prior import CorrelatedNoise, Prior, TooFewPixelsError, as_prior
 from .solve import Conditions, plan, predicted_errors, solve, total_error
-from .stencil import Basis, Stencil, check_kernel_size
+from .stencil import Basis, Stencil
 
 # A stencil grows while two more pixels a side lower the predicted error by at least this part of it.
 SUPPORT_TOLERANCE = 0.05
@@ -82,7 +83,7 @@ class DiscreteBasis(Basis):
         seed: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        kernel_size = check_kernel_size("DiscreteBasis", kernel_size)
+        kernel_size = check_count("DiscreteBasis", "kernel_size", kernel_size, 1)
         scales = as_scales(scales)
         if isinstance(spatial_dims, bool) or not isinstance(spatial_dims, int) or spatial_dims not in (1, 2, 3):
             raise ValueError(f"DiscreteBasis: spatial_dims must be 1, 2 or 3, got {spatial_dims!r}")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..checks import check_choice, check_count, check_positive
 from ..scales import Scales
 from .cpu import on_cpu
-from .sampled import Presets, SampledBasis, centred, check_positive, find_preset, mnist_scales
-from .stencil import check_count, check_kernel_size
+from .sampled import Presets, SampledBasis, centered, mnist_scales
 
 # Settings of the authors' SESN and tracker, by experiment. "+" is training with scale augmentation, "-sesn" are
 # the settings of the SESN code where those of the DISCO code differ, "stl10-c" is the variant SESN-C.
@@ -96,7 +96,7 @@ def hermite_mixing(
         >>> hermite_mixing(3, 0.5)[0].reshape(3, 3)[1, 1].item()  # the centre of the Gaussian, 1 / sigma ** 2
         4.0
     """
-    check_kernel_size("hermite_mixing", kernel_size)
+    check_count("hermite_mixing", "kernel_size", kernel_size, 1)
     check_positive("hermite_mixing", "sigma", sigma)
     _check_family("hermite_mixing", max_order, mult)
     return _hermite(kernel_size, kernel_size, sigma, max_order, mult).flatten(1)
@@ -109,7 +109,7 @@ def hermite_mixing_preset(name: str) -> Tensor:
         >>> hermite_mixing_preset("stl10").shape
         torch.Size([9, 9])
     """
-    return hermite_mixing(**find_preset("hermite_mixing_preset", MIXING_PRESETS, name))
+    return hermite_mixing(**MIXING_PRESETS[check_choice("hermite_mixing_preset", "name", name, MIXING_PRESETS)])
 
 
 def _check_family(who: str, max_order: int | None, mult: float | None) -> None:
@@ -137,7 +137,7 @@ def _hermite(kernel_size: int, side: int, sigma: float, max_order: int | None, m
 
 def _factors(order: int, side: int, sigma: float) -> Tensor:
     """Along one axis, exp(-t^2 / 2) He_n(t) / sigma with t in units of sigma: [order + 1, side]."""
-    t = centred(side) / sigma
+    t = centered(side) / sigma
     polynomials = [torch.ones_like(t), t]
     for n in range(1, order):
         polynomials.append(t * polynomials[n] - n * polynomials[n - 1])

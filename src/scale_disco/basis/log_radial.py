@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..checks import check_count, check_positive
 from ..scales import Scales
-from .sampled import Presets, SampledBasis, Sampling, check_positive, mnist_scales
-from .stencil import check_count, check_kernel_size
+from .sampled import Presets, SampledBasis, Sampling, mnist_scales
 
 # Settings of the authors' SESN, by experiment; "+" is training with scale augmentation.
 PRESETS: Presets = {
@@ -56,7 +56,7 @@ class LogRadialBasis(SampledBasis):
         width: float = 0.3,
     ) -> None:
         who = "LogRadialBasis"
-        needed = check_kernel_size(who, kernel_size) ** 2
+        needed = check_count(who, "kernel_size", kernel_size, 1) ** 2
         orders = check_count(who, "orders", orders, 1)
         least = math.ceil(needed / (2 * orders))
         turns = check_count(who, "rotations", least + 1 if rotations is None else rotations, least)

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from ..checks import check_choice, check_count, check_positive
 from ..scales import Scales, as_scales
 from .cpu import on_cpu
-from .stencil import Basis, Stencil, check_kernel_size
+from .stencil import Basis, Stencil
 
 # A function this much smaller at the first scale than at another is rounding noise there, not a shape to divide by.
 _VANISHED = 1e-12
@@ -37,7 +38,7 @@ class Sampling:
 
     def grid(self) -> tuple[Tensor, Tensor]:
         """Rows and columns in pixels from the centre, each [side, side]."""
-        rows, cols = torch.meshgrid(*[centred(self.side)] * 2, indexing="ij")
+        rows, cols = torch.meshgrid(*[centered(self.side)] * 2, indexing="ij")
         return rows, cols
 
 
@@ -67,7 +68,7 @@ class SampledBasis(Basis):
         parameters: dict[str, Any],
     ) -> None:
         who = type(self).__name__
-        kernel_size = check_kernel_size(who, kernel_size)
+        kernel_size = check_count(who, "kernel_size", kernel_size, 1)
         scales = as_scales(scales)
         base_scale = check_positive(who, "base_scale", base_scale)
         size = _check_size(who, kernel_size, scales, size)
@@ -94,10 +95,10 @@ class SampledBasis(Basis):
     @classmethod
     def preset(cls, name: str) -> Self:
         """A basis with the authors' settings, by a name from `presets`."""
-        return cls(**find_preset(f"{cls.__name__}.preset", cls.presets, name))
+        return cls(**cls.presets[check_choice(f"{cls.__name__}.preset", "name", name, cls.presets)])
 
 
-def centred(side: int) -> Tensor:
+def centered(side: int) -> Tensor:
     """Pixels from the centre of a row of `side` pixels."""
     return torch.arange(side, dtype=torch.float64) - (side - 1) / 2
 
@@ -110,20 +111,6 @@ def odd_support(side: int, scale: float, largest: float) -> int:
 def mnist_scales(smallest: float) -> tuple[float, ...]:
     """The authors' four scales over one octave, rounded as in their scripts."""
     return tuple(round(smallest * 2 ** (i / 3), 2) for i in range(4))
-
-
-def find_preset(who: str, presets: Presets, name: str) -> Mapping[str, Any]:
-    """The settings of that name, or a one-line error with the valid names."""
-    if not isinstance(name, str) or name not in presets:
-        raise ValueError(f"{who}: name must be one of {', '.join(presets)}, got {name!r}")
-    return presets[name]
-
-
-def check_positive(who: str, name: str, value: float) -> float:
-    """A positive finite number as a float, or a one-line error."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{who}: {name} must be a positive finite number, got {value!r}")
-    return float(value)
 
 
 def _check_size(who: str, kernel_size: int, scales: Scales, size: int | None) -> int:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -18,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from ..checks import check_count
 from ..files import write
 from ..reading import parse_json, plain
 from ..resample import canonical_mode
@@ -96,7 +96,7 @@ class Basis:
     ) -> None:
         self.scales = as_scales(scales)
         self.stencils = tuple(Stencil(s.functions.detach().to("cpu", torch.float64), s.dilation) for s in stencils)
-        self.kernel_size = check_kernel_size(type(self).__name__, kernel_size)
+        self.kernel_size = check_count(type(self).__name__, "kernel_size", kernel_size, 1)
         if len(self.stencils) != len(self.scales):
             raise ValueError(f"Basis: expected one stencil per scale, {len(self.scales)}, got {len(self.stencils)}")
         first = self.stencils[0].functions
@@ -341,15 +341,3 @@ class Basis:
     def __repr__(self) -> str:
         dilation = tuple(stencil.dilation for stencil in self.stencils)
         return f"{type(self).__name__}({self.kernel_size}, {self.scales}, support={self.support}, dilation={dilation})"
-
-
-def check_kernel_size(who: str, kernel_size: object) -> int:
-    """A kernel size as an int, or a one-line error."""
-    return check_count(who, "kernel_size", kernel_size, 1)
-
-
-def check_count(who: str, name: str, value: object, least: int) -> int:
-    """An integer from `least` on, or a one-line error."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{who}: {name} must be an integer >= {least}, got {value!r}")
-    return int(value)

@@ -24,7 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..basis import Basis
-from ..basis.stencil import CONVOLUTION, check_count
+from ..basis.stencil import CONVOLUTION
+from ..checks import check_count
 from ..fold import fold, unfold
 from . import _fft as spectral
 from . import _winograd as winograd

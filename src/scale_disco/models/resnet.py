@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..basis.stencil import check_count
+from ..checks import check_count
 from ..convert import ScaleEquivariant, to_scale_equivariant
 from ..scales import Scales
 from .checkpoints import PACKAGES, download_weights, load_weights, read_checkpoint

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..basis import Basis
-from ..basis.stencil import check_count
+from ..checks import check_count
 from ..functional import check_extent, check_input, convolve, kernels, lay_out, lift
 from ..scales import Scales
 from .fixed import FixedTensors

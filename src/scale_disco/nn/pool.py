@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..basis import DiscreteBasis
-from ..basis.stencil import check_count
+from ..checks import check_count
 from ..fold import fold, unfold
 from ..functional import Layout, check_shape, check_window, convolve_one, scale_maps
 from ..scales import Scales, as_scales

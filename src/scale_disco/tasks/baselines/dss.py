@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...basis import DiscreteBasis
-from ...basis.sampled import check_positive
-from ...basis.stencil import check_count
+from ...checks import check_count, check_positive
 from ...fold import unfold
 from ...functional import check_shape
 from ...nn import ScaleConv2d

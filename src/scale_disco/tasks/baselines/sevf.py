@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...basis.stencil import check_count
+from ...checks import check_count
 from ...functional import check_input, check_shape
 from ...nn.fixed import FixedTensors
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...basis import Basis
 from ...basis.cpu import on_cpu
-from ...basis.stencil import check_count
+from ...checks import check_count
 from ...fold import unfold
 from ...functional import check_input, check_shape, convolve, lift, scale_maps
 from ...nn import ScaleConv2d, ScaleLift2d

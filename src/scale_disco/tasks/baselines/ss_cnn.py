@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ...basis import Basis, Stencil
 from ...basis.cpu import on_cpu
-from ...basis.sampled import centred
-from ...basis.stencil import check_count
+from ...basis.sampled import centered
+from ...checks import check_count
 from ...nn import ScaleLift2d, ScaleProject
 
 _ANGLES = 9  # wedges from 0 to pi, both included though they are the same one
@@ -46,7 +46,7 @@ class SteerableBasis(Basis):
             raise ValueError(f"SteerableBasis: orders must be positive numbers, at least one, got {orders!r}")
         scales = [size / check_count("SteerableBasis", "reference", reference, 1) for size in sizes]
         side = sizes[-1]
-        rows, cols = torch.meshgrid(*[centred(side)] * 2, indexing="ij")
+        rows, cols = torch.meshgrid(*[centered(side)] * 2, indexing="ij")
         distance = torch.hypot(rows, cols)
         log_radius = torch.where(distance == 0, 1, distance).log()  # the centre counts as one pixel away
         frequency = 2 * math.pi * torch.tensor(orders, dtype=torch.float64) / log_radius.max()

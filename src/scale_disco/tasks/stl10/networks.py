@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ...basis import Basis, DiscreteBasis, HermiteBasis, hermite_mixing_preset
-from ...basis.stencil import check_count
+from ...checks import check_count
 from ...nn import (
     ScaleAvgPool2d,
     ScaleBatchNorm2d,
