@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,6 +20,13 @@ PIXELS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]]
 # Weights that are known to mean Caffe's pixels, by sha256: Keras's ResNet-50 in half precision, as safetensors.
 _CAFFE = {"defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec"}
 _FIT = 1e-6  # singular values below so much of the largest are none
+_FILES = (".safetensors", ".ckpt")  # weight files of a run
+
+
+def fingerprint(run: Path | None, weights: Path | None = None) -> list[str]:
+    """Return the SHA-256 checksums of the weight files in a run folder, by name, and of a separate file after them."""
+    paths = [] if run is None else sorted(path for path in run.iterdir() if path.suffix in _FILES)
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in [*paths, *([weights] if weights else [])]]
 
 
 def is_caffe(sha256: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from scale_disco.cli import main
-from scale_disco.tasks.tracking.commands.options import fingerprint
+from scale_disco.tasks.tracking.commands.options import tracker_fingerprint
 from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.plots import plot_success
 from scale_disco.tasks.tracking.results import Result, write_result
@@ -164,19 +164,19 @@ def test_success_is_drawn_with_scores_and_ours_stands_out(videos, others, capsys
 
 def test_weights_and_mode_make_a_tracker_another(tmp_path):
     options = Namespace(tracker=str(tmp_path), mode="axis", motion=None, weights=None)
-    seen = {fingerprint(options)}
+    seen = {tracker_fingerprint(options)}
     for content in (b"one", b"two"):
         (tmp_path / "best.safetensors").write_bytes(content)
-        seen.add(fingerprint(options))
+        seen.add(tracker_fingerprint(options))
         (tmp_path / "notes.txt").write_bytes(content)
-        assert fingerprint(options) in seen
+        assert tracker_fingerprint(options) in seen
     options.mode = "pyramid"
-    seen.add(fingerprint(options))
+    seen.add(tracker_fingerprint(options))
     options.weights = tmp_path / "notes.txt"
-    assert len({*seen, fingerprint(options)}) == 5
+    assert len({*seen, tracker_fingerprint(options)}) == 5
     (tmp_path / "below").mkdir()
     again = Namespace(**vars(options) | {"tracker": str(tmp_path / "below" / "..")})
-    assert fingerprint(again) == fingerprint(options)  # the same folder, by another name
+    assert tracker_fingerprint(again) == tracker_fingerprint(options)  # the same folder, by another name
 
 
 def test_a_broken_sequence_is_in_nobodys_way(videos, capsys):

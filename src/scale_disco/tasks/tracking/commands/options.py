@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 from ....models import create_model, list_models
 from ...io.terminal import add_device, chosen_device, suggest
+from ...io.weights import fingerprint
 from .. import MODES, MOTIONS, SiameseTracker, StaticBoxTracker, Tracker
 from ..networks import Siamese
 
 FROZEN = "frozen"
-_WEIGHTS = (".safetensors", ".ckpt")  # of a run
 
 
 def add_tracker(parser: argparse.ArgumentParser) -> None:
@@ -65,16 +64,15 @@ def tracker_name(options: argparse.Namespace) -> str:
     return "-".join([*words, *(word for word in (options.mode, options.motion) if word)])
 
 
-def fingerprint(options: argparse.Namespace) -> str:
-    """What tells a tracker from others: the options that chose it, and checksums of its weights."""
+def tracker_fingerprint(options: argparse.Namespace) -> str:
+    """Return what tells a tracker from others: the options that chose it, and checksums of its weights."""
     folder = Path(options.tracker)
-    files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS) if folder.is_dir() else []
-    files += [options.weights] if options.weights else []
+    checksums = fingerprint(folder if folder.is_dir() else None, options.weights)
     parts = {
         "network": None if folder.is_dir() else options.tracker,  # a run may be moved
         "mode": options.mode,
         "motion": options.motion,
-        "weights": [hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files],
+        "weights": [checksum[:16] for checksum in checksums],
     }
     return json.dumps({name: part for name, part in parts.items() if part})
 

@@ -19,7 +19,7 @@ from ..evaluation import Score, overall, scale_rule, score
 from ..evaluation import run as track_all
 from ..plots import plot_success
 from ..results import Result, read_results
-from .options import add_tracker, fingerprint, open_tracker, tracker_name
+from .options import add_tracker, open_tracker, tracker_fingerprint, tracker_name
 
 _EXAMPLES = """\
   disco otb data/otb --tracker frozen
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     tracker = open_tracker(options)
     with Progress(f"{name} on {_count(sequences)}") as progress:
         results = track_all(
-            tracker, sequences, options.results / name, fingerprint=fingerprint(options), progress=progress
+            tracker, sequences, options.results / name, fingerprint=tracker_fingerprint(options), progress=progress
         )
     found = {label: _Figures.of(one, sequences) for label, one in {name: results, **others}.items()}
     document = {
