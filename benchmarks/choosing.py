@@ -24,7 +24,7 @@ from scale_disco.files import written_atomically
 from scale_disco.fold import fold, unfold
 from scale_disco.functional import scale_lift
 from scale_disco.nn import ScaleAvgPool2d, ScaleBlurPool2d, ScaleConv2d, ScaleLift2d, ScaleMaxPool2d
-from scale_disco.tasks.io.report import provenance, table, with_deviation
+from scale_disco.tasks.io.report import mean_and_std, provenance, table
 from scale_disco.tasks.io.samples import SampleImages, sample_images
 
 SETS = {
@@ -82,7 +82,7 @@ def settings(images: dict[str, SampleImages], sizes: Sequence[int], draws: int) 
                 [
                     f"{kernel_size}x{kernel_size}, {name}",
                     "0" if basis.error < ROUNDING else f"{basis.error:.4f}",
-                    *(with_deviation(errors(basis, one, draws), least=ROUNDING) for one in images.values()),
+                    *(mean_and_std(errors(basis, one, draws), least=ROUNDING) for one in images.values()),
                     str(len(scales.steps())),
                     str(basis.taps),
                     str(dense),
@@ -108,7 +108,7 @@ def steps(images: dict[str, SampleImages], draws: int) -> str:
                 weight -= weight.mean(-1, keepdim=True)  # edges: the mean of a picture says nothing about sizes
                 at.append(off_grid(basis, weight, one, step))
                 between.append(off_grid(basis, weight, one, step**0.5))
-            row += [with_deviation(at, least=ROUNDING), with_deviation(between)]
+            row += [mean_and_std(at, least=ROUNDING), mean_and_std(between)]
         rows.append(row)
         say(row)
     header = ["step", *(f"{kind}, {where}" for kind in images for where in ("at a scale", "half way"))]
@@ -185,7 +185,7 @@ def priors(images: dict[str, SampleImages], own: dict[str, Tensor], draws: int) 
             basis = DiscreteBasis(kernel_size, scales, prior=prior, support=support)  # type: ignore[arg-type]
             if kernel_size == 3:
                 row.append(f"{float(basis.stencils[1].functions.sum() / basis.num_functions):.3f}")
-            row += [with_deviation(errors(basis, one, draws)) for one in (*images.values(), noise)]
+            row += [mean_and_std(errors(basis, one, draws)) for one in (*images.values(), noise)]
         rows.append(row)
         say(row)
     kinds = [*images, "white noise"]
@@ -205,7 +205,7 @@ def supports(images: dict[str, SampleImages], draws: int) -> str:
         for support in choices:
             basis = DiscreteBasis(kernel_size, SETS[name], support=support)  # type: ignore[arg-type]
             mark = " (default)" if basis.support == default else ""
-            found = [with_deviation(errors(basis, one, draws)) for one in images.values()]
+            found = [mean_and_std(errors(basis, one, draws)) for one in images.values()]
             sides = ", ".join(map(str, basis.support))
             label = f"{kernel_size}x{kernel_size}, {name}: sides {sides}{mark}"
             rows.append([label, str(basis.taps), f"{basis.error:.4f}", *found])
@@ -357,7 +357,7 @@ def faults(photos: Tensor, draws: int) -> str:
             for seed in range(draws):
                 torch.manual_seed(seed)
                 found.append(equivariance_error(build(), photos, SETS[name], border=border))
-            rows.setdefault(case, [case]).append(with_deviation(found, least=ROUNDING))
+            rows.setdefault(case, [case]).append(mean_and_std(found, least=ROUNDING))
             say([name, rows[case][-1], case])
     return table(["layers", *names], list(rows.values()), markdown=True)
 
@@ -369,7 +369,7 @@ def operators(images: SampleImages, draws: int) -> str:
         row = [name]
         for solved in (False, True):
             basis = DiscreteBasis(3, SETS[name], antialias=solved)
-            row += [with_deviation(errors(basis, images, draws, antialias=measured)) for measured in (False, True)]
+            row += [mean_and_std(errors(basis, images, draws, antialias=measured)) for measured in (False, True)]
         rows.append(row)
         say(row)
     header = [f"solved {a}, measured {b}" for a in ("plain", "filtered") for b in ("plain", "filtered")]
@@ -395,7 +395,7 @@ def ratios(draws: int) -> str:
             f"{scales[k]:.3g} to {scales[l]:.3g}: {error if error > ROUNDING else 0:.2g}"
             for (k, l), error in zip(chosen, each, strict=True)
         )
-        rows.append([f"{ratio:.3g}", with_deviation(found[ratio], least=ROUNDING), words])
+        rows.append([f"{ratio:.3g}", mean_and_std(found[ratio], least=ROUNDING), words])
         say(rows[-1])
     return table(["ratio", "photos", "predicted, pair by pair"], rows, markdown=True)
 

@@ -28,7 +28,7 @@ from scale_disco import (
 )
 from scale_disco.equivariance import basis_error
 from scale_disco.files import written_atomically
-from scale_disco.tasks.io.report import provenance, table, with_deviation
+from scale_disco.tasks.io.report import mean_and_std, provenance, table
 from scale_disco.tasks.io.samples import sample_images
 
 SEVEN, THREE = Scales.geometric(2 ** (1 / 3), 4), Scales.geometric(2**0.5, 3)
@@ -70,7 +70,7 @@ def compare(images: Images, bases: Mapping[str, Basis], scales: Scales, *, paper
     measured = {}
     for name, basis in bases.items():
         measured[name] = {kind: images.errors(basis, scales, kind) for kind in images.sets}
-        row = [name, *(with_deviation(errors) for errors in measured[name].values()), str(basis.taps)]
+        row = [name, *(mean_and_std(errors) for errors in measured[name].values()), str(basis.taps)]
         rows.append([*row, PAPER.get(name, "")] if paper else row)
         print(f"  {' | '.join(rows[-1])}", file=sys.stderr, flush=True)
     ratios = {
@@ -89,7 +89,7 @@ def priors(images: Images) -> str:
         row = [name]
         for kernel_size, scales, setting in ((7, SEVEN, "mnist"), (3, THREE, "stl10")):
             basis = mixed(DiscreteBasis(kernel_size, scales, prior=prior), setting)
-            row += [with_deviation(images.errors(basis, scales, kind)) for kind in images.sets]
+            row += [mean_and_std(images.errors(basis, scales, kind)) for kind in images.sets]
         rows.append(row)
         print(f"  {' | '.join(row)}", file=sys.stderr, flush=True)
     return table(["neighbour correlation", "7x7 digits", "7x7 photos", "3x3 digits", "3x3 photos"], rows, markdown=True)
@@ -107,7 +107,7 @@ def supports(images: Images) -> str:
         name = (
             f"{kernel_size}x{kernel_size}, sides {', '.join(map(str, basis.support))}{' (default)' if default else ''}"
         )
-        errors = [with_deviation(images.errors(mixed(basis, setting), scales, kind)) for kind in images.sets]
+        errors = [mean_and_std(images.errors(mixed(basis, setting), scales, kind)) for kind in images.sets]
         rows.append([name, str(basis.taps), f"{basis.error:.4f}", *errors])
         print(f"  {' | '.join(rows[-1])}", file=sys.stderr, flush=True)
     return table(["basis", "taps", "predicted error", "digits", "photos"], rows, markdown=True)
@@ -135,7 +135,7 @@ def interpolations(images: Images) -> tuple[str, str]:
             if prior == "image":
                 for name, basis in solved.items():
                     errors = [
-                        with_deviation(images.errors(basis, scales, "photos", mode=mode)) for mode in modes.values()
+                        mean_and_std(images.errors(basis, scales, "photos", mode=mode)) for mode in modes.values()
                     ]
                     crossed.append([f"{kernel_size}x{kernel_size}, solved for {name}", *errors])
                     print(f"  {' | '.join(crossed[-1])}", file=sys.stderr, flush=True)

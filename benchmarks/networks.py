@@ -23,7 +23,7 @@ from scale_disco.files import written_atomically
 from scale_disco.fold import fold, unfold
 from scale_disco.nn import ScaleAvgPool2d, ScaleBlurPool2d, ScaleConv2d, ScaleLift2d, ScaleMaxPool2d, ScaleProject
 from scale_disco.resample import resample_matrix
-from scale_disco.tasks.io.report import provenance, table, with_deviation
+from scale_disco.tasks.io.report import mean_and_std, provenance, table
 from scale_disco.tasks.io.samples import SampleImages, sample_images
 
 HEADING = "## Whole networks"
@@ -138,7 +138,7 @@ def network(basis: Basis, operator: Operator, way: Way, seed: int) -> nn.Sequent
 
 
 def cell(errors: Sequence[float]) -> str:
-    return with_deviation(errors, least=ROUNDING)
+    return mean_and_std(errors, least=ROUNDING)
 
 
 def layer_by_layer(photos: SampleImages) -> str:

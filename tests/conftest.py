@@ -30,7 +30,7 @@ def _seed() -> None:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine commands take their time; only tests of progress are to see it."""
-    monkeypatch.setattr(terminal, "PATIENCE", 600)
+    monkeypatch.setattr(terminal, "PROGRESS_DELAY", 600)
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_options_have_one_wording(option):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_json_is_one_document_and_quiet_is_quiet(name, call, capsys, monkeypatch):
-    monkeypatch.setattr(terminal, "PATIENCE", 0.01)
+    monkeypatch.setattr(terminal, "PROGRESS_DELAY", 0.01)
     words = call(name)
     capsys.readouterr()
     assert main([*words, "--json", "--quiet", "--threads", "1"]) == 0
@@ -156,7 +156,7 @@ def test_threads_count_for_one_command(monkeypatch):
         seen.append(torch.get_num_threads())
         raise ValueError("seen enough")
 
-    monkeypatch.setattr(cli_equivariance, "pictures", pictures)
+    monkeypatch.setattr(cli_equivariance, "sample_images", pictures)
     before = torch.get_num_threads()
     assert main(["equivariance", "--threads", str(before + 1)]) == 1
     assert seen == [before + 1]

@@ -41,7 +41,7 @@ def test_realisations_are_made_from_mnists_files(tmp_path, made, capsys, monkeyp
     pytest.importorskip("sklearn")
     if not (SHARED / "data" / "mnist").is_dir():
         pytest.skip("no ../shared/data/mnist with MNIST's files")
-    monkeypatch.setattr(terminal, "PATIENCE", 0.5)
+    monkeypatch.setattr(terminal, "PROGRESS_DELAY", 0.5)
     path_of(tmp_path, "mini").write_bytes(path_of(made, "mini").read_bytes())
     call = ["data", "mnist-scale", "--split", "0", "mini", "--out", str(tmp_path)]
     assert main([*call, "--mnist", str(SHARED / "data" / "mnist")]) == 0

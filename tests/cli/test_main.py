@@ -14,7 +14,7 @@ from scale_disco.tasks.bench import timing as bench
 from scale_disco.tasks.io import terminal
 from tests.conftest import CUBE_ROOT_2, ROOT_2
 
-PATIENCE = terminal.PATIENCE  # as users have it
+PROGRESS_DELAY = terminal.PROGRESS_DELAY  # as users have it
 
 
 def test_basis_prints_each_scale(capsys):
@@ -120,8 +120,8 @@ def test_a_basis_for_pictures_can_be_shown_again(tmp_path, capsys):
 
 
 def test_waiting_users_see_progress(capsys, monkeypatch):
-    assert PATIENCE <= 2
-    monkeypatch.setattr(terminal, "PATIENCE", 0.05)
+    assert PROGRESS_DELAY <= 2
+    monkeypatch.setattr(terminal, "PROGRESS_DELAY", 0.05)
     assert main(["basis", "--prior", "white", "--solver", "gradient", "--steps", "20"]) == 0
     assert "solving: " in capsys.readouterr().err
 
@@ -130,7 +130,7 @@ def test_an_interrupted_command_says_so(capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scale_disco.tasks.equivariance.command.pictures", interrupt)
+    monkeypatch.setattr("scale_disco.tasks.equivariance.command.sample_images", interrupt)
     assert main(["equivariance"]) == 130
     assert capsys.readouterr().err.endswith("disco equivariance: stopped\n")
 

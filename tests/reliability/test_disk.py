@@ -275,7 +275,7 @@ def _small(inputs, monkeypatch):
     """Networks and figures that take seconds; no progress on a busy machine."""
     monkeypatch.setattr(cli_data, "mini", lambda progress: load(inputs.data, "mini"))
     monkeypatch.setattr(cli_scene, "open_estimator", lambda options: Waves())
-    monkeypatch.setattr(terminal, "PATIENCE", 600)
+    monkeypatch.setattr(terminal, "PROGRESS_DELAY", 600)
     monkeypatch.setattr(quickstart, "_LAYERS", (LayerSetting(1, 2, 2, 14, 3, quickstart.BASIS[1]),) * 2)
     monkeypatch.setattr(quickstart, "_COUNTS", range(1, 3))
     monkeypatch.setattr(quickstart, "_DIGITS", 2)

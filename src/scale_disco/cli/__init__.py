@@ -18,7 +18,7 @@ from typing import Any
 from .. import __version__
 from ..tasks.bench import command as bench
 from ..tasks.equivariance import command as equivariance
-from ..tasks.io.terminal import Parser, Stopped, UsageError, manners
+from ..tasks.io.terminal import Parser, Stopped, UsageError, command_context
 from ..tasks.quickstart import command as quickstart
 from ..tasks.scene.commands import scene
 from ..tasks.tracking.commands import otb, track
@@ -123,7 +123,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"disco {options.command}: {said}", file=sys.stderr)
 
     try:
-        with manners(options):
+        with command_context(options):
             options.run(options)
     except (UsageError, BrokenPipeError):
         raise

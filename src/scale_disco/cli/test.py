@@ -11,7 +11,7 @@ from typing import Any
 
 from ..files import check_writable
 from ..tasks.io.figures import check_figure, save_figure
-from ..tasks.io.report import deviation, table
+from ..tasks.io.report import binomial_std, table
 from ..tasks.io.terminal import (
     Progress,
     add_command,
@@ -127,7 +127,7 @@ def _classify(options: argparse.Namespace) -> None:
     errors, images = result["errors"], result["images"]
     about = (
         f"{result['settings']['model']}, {result['checkpoint']} weights: {errors} errors on {images} test images, "
-        f"{errors / images:.2%} ± {deviation(errors, images):.2%}"
+        f"{errors / images:.2%} ± {binomial_std(errors, images):.2%}"
     )
     show(options, result, f"{table(header, rows)}\n{about}")
     if options.out:

@@ -8,8 +8,8 @@ from scale_disco import DiscreteBasis, Scales
 from scale_disco import nn as snn
 from scale_disco.tasks.bench.timing import (
     BAKED,
-    BARE,
     DENSE,
+    LOWER_BOUND,
     OURS,
     PLAIN,
     Cost,
@@ -37,7 +37,7 @@ def test_flops_are_those_of_the_stencils():
     steps = layer_steps(LayerSetting(1, 2, 3, 12, 3, Scales([1, 2, 4])), backward=False)
     per_pixel = 2 * 2 * 3 * 27  # a multiplication and an addition for each pair of channels and tap
     products = 2 * 6 * 9 * 9  # weights times the one stencil that all three scales share
-    assert count_flops(steps[BARE]) == per_pixel * 144
+    assert count_flops(steps[LOWER_BOUND]) == per_pixel * 144
     assert count_flops(steps[OURS]) == per_pixel * 144 + products
     assert count_flops(steps[DENSE]) > 2 * count_flops(steps[OURS])
 
@@ -46,7 +46,7 @@ def test_flops_are_those_of_the_stencils():
 def test_every_contender_is_measured_in_every_round(backward):
     rounds = []
     costs = measure(layer_steps(SMALL, backward=backward), repeats=3, progress=lambda: rounds.append(1))
-    assert set(costs) == {OURS, DENSE, BARE, PLAIN} | (set() if backward else {BAKED})
+    assert set(costs) == {OURS, DENSE, LOWER_BOUND, PLAIN} | (set() if backward else {BAKED})
     assert len(rounds) == 3
     for cost in costs.values():
         assert len(cost.seconds) == 3
@@ -57,13 +57,13 @@ def test_every_contender_is_measured_in_every_round(backward):
 
 def test_a_whole_network_is_measured():
     steps = network_steps(batch=1, side=12, scales=Scales([1, 2]), backward=True)
-    assert set(measure(steps, repeats=1)) == {OURS, DENSE, BARE, PLAIN}
+    assert set(measure(steps, repeats=1)) == {OURS, DENSE, LOWER_BOUND, PLAIN}
 
 
 def test_a_network_of_the_zoo_is_measured():
     steps = model_steps("mnist/disco", batch=2, backward=True)
     costs = measure(steps, repeats=1)
-    assert set(costs) == {OURS, DENSE, BARE, PLAIN}
+    assert set(costs) == {OURS, DENSE, LOWER_BOUND, PLAIN}
     assert costs[DENSE].flops > 2 * costs[OURS].flops
     with pytest.raises(ValueError, match="mnist/cnn has no scale convolutions"):
         model_steps("mnist/cnn", batch=1, backward=False)

@@ -88,7 +88,7 @@ def test_scales_of_several_runs_are_pooled(add_run):
     (line,) = group.curves().values()
     deviations = [(0.05 * 0.95 / 2000) ** 0.5, (0.2 * 0.8 / 200) ** 0.5]
     assert [one.error for one in line] == [0.05, 0.2]
-    assert [one.deviation for one in line] == pytest.approx(deviations)
+    assert [one.std for one in line] == pytest.approx(deviations)
     assert cells(group.scale_table(), "1 to 1.2")[1] == "20.00 ± 2.83"
 
 

@@ -36,7 +36,7 @@ Name = TypeVar("Name", bound=Hashable)
 Step = Callable[[], None]
 Run = Callable[..., Tensor | list[Tensor]]
 
-OURS, BAKED, DENSE, BARE, PLAIN = "ours", "baked", "dense reference", "bare convolutions", "S plain"
+OURS, BAKED, DENSE, LOWER_BOUND, PLAIN = "ours", "baked", "dense reference", "bare convolutions", "S plain"
 
 
 @dataclass(frozen=True)
@@ -252,12 +252,12 @@ def _contenders(module: nn.Module, x: Tensor, backward: bool) -> dict[str, Step]
     steps = {
         OURS: _step(module, [x], module, backward),
         DENSE: _step(dense, [x], dense, backward),
-        BARE: bare_step(module, x, backward),
+        LOWER_BOUND: lower_bound_step(module, x, backward),
     }
     return steps if backward else {**steps, BAKED: _step(bake(module), [x], None, backward)}
 
 
-def bare_step(module: nn.Module, x: Tensor, backward: bool) -> Step:
+def lower_bound_step(module: nn.Module, x: Tensor, backward: bool) -> Step:
     """The very convolutions that a module runs, on ready kernels and inputs of their own, and nothing else.
 
     What a module may run by the Fourier transform or by tiles are convolutions here.

@@ -66,11 +66,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: boo
     return "\n".join(lines)
 
 
-def with_deviation(values: Sequence[float], *, least: float = 0.0) -> str:
+def mean_and_std(values: Sequence[float], *, least: float = 0.0) -> str:
     """Mean and standard deviation, with three significant digits of the mean; "0" for a mean of at most `least`.
 
     Example:
-        >>> with_deviation([0.0123, 0.0127])
+        >>> mean_and_std([0.0123, 0.0127])
         '0.0125 ± 0.0003'
     """
     mean = statistics.mean(values)
@@ -80,11 +80,11 @@ def with_deviation(values: Sequence[float], *, least: float = 0.0) -> str:
     return f"{mean:.{places}f} ± {statistics.stdev(values):.{places}f}"
 
 
-def deviation(errors: int, images: int) -> float:
+def binomial_std(errors: int, images: int) -> float:
     """The binomial standard deviation of a part of errors among images.
 
     Example:
-        >>> round(deviation(500, 50_000), 6)
+        >>> round(binomial_std(500, 50_000), 6)
         0.000445
     """
     part = errors / images

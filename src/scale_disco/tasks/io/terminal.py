@@ -25,7 +25,7 @@ from ...scales import Scales
 from .report import machine, provenance, today, versions
 
 _BAR = 24  # characters of a progress bar
-PATIENCE = 2.0  # seconds after which a waiting user sees progress
+PROGRESS_DELAY = 2.0  # seconds after which a waiting user sees progress
 
 _quiet = False  # whether the command that runs was asked to be
 
@@ -118,7 +118,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
-def heard(signals: Iterable[str], by: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def signal_handler(signals: Iterable[str], by: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Call a function when one of these signals comes, if the system has it and it is not ignored."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -132,7 +132,7 @@ def heard(signals: Iterable[str], by: Callable[[int, FrameType | None], None]) -
 
 
 @contextmanager
-def manners(options: argparse.Namespace) -> Iterator[None]:
+def command_context(options: argparse.Namespace) -> Iterator[None]:
     """Run a command as the options of every command ask for; what they change is restored afterwards.
 
     What ends a process elsewhere, a kill or the end of its terminal, is as Ctrl-C: nothing half-done is left.
@@ -148,7 +148,7 @@ def manners(options: argparse.Namespace) -> Iterator[None]:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     try:
-        with heard(("SIGTERM", "SIGHUP"), _stop), warnings.catch_warnings():
+        with signal_handler(("SIGTERM", "SIGHUP"), _stop), warnings.catch_warnings():
             if options.quiet:
                 warnings.simplefilter("ignore")
             warnings.showwarning = lambda message, *_, **__: say(str(message))  # a line, without where in the code
@@ -273,7 +273,7 @@ class Progress:
 
     def _show(self) -> None:
         terminal = sys.stderr.isatty()
-        wait = PATIENCE
+        wait = PROGRESS_DELAY
         while not self.stop.wait(wait):
             wait = 0.5 if terminal else 10.0
             elapsed = time.monotonic() - self.start

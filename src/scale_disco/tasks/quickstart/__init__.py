@@ -19,7 +19,7 @@ from ...equivariance import basis_error
 from ...files import make_folder, write
 from ...reading import read_json
 from ...scales import Scales
-from ..bench.timing import BARE, DENSE, OURS, LayerSetting, growth_setting, layer_steps, measure
+from ..bench.timing import DENSE, LOWER_BOUND, OURS, LayerSetting, growth_setting, layer_steps, measure
 from ..equivariance.bases import SETTINGS, compared_bases
 from ..io.report import machine, today, versions
 from ..io.samples import sample_images
@@ -194,10 +194,10 @@ def _time(plan: QuickstartPlan, found: Found, progress: Progress) -> None:
             torch.manual_seed(0)
             costs = measure(layer_steps(setting, backward=True), repeats=_ROUNDS)
             if done < len(_LAYERS):
-                dense, bare = costs[DENSE].ratio(costs[OURS])[0], costs[OURS].ratio(costs[BARE])[0]
+                dense, bare = costs[DENSE].ratio(costs[OURS])[0], costs[OURS].ratio(costs[LOWER_BOUND])[0]
                 layers.append({"layer": str(setting), "dense / ours": dense, "ours / bare": bare})
             else:
-                growth[len(setting.scales)] = {name: costs[name].median for name in (OURS, DENSE, BARE)}
+                growth[len(setting.scales)] = {name: costs[name].median for name in (OURS, DENSE, LOWER_BOUND)}
             progress(done + 1, len(todo))
     finally:
         torch.set_num_threads(threads)

@@ -11,9 +11,9 @@ from typing import Any
 from ...basis import DiscreteBasis
 from ...scales import Scales
 from ..bench.plots import plot_growth
-from ..bench.timing import BARE, DENSE, OURS
+from ..bench.timing import DENSE, LOWER_BOUND, OURS
 from ..equivariance.plots import plot_basis, plot_errors
-from ..io.report import deviation
+from ..io.report import binomial_std
 from ..mnist_scale.data import FACTORS
 from ..runs.plots import Range, plot_error_over_scale
 from .page import PageFigure, Section, Table, page
@@ -134,7 +134,7 @@ def _equivariance(found: Mapping[str, Any], told: str, out: Path) -> Section:
 
 def _speed(found: Mapping[str, Any], told: str, out: Path) -> Section:
     timed = found["speed"]
-    growth = {name: {int(n): row[name] for n, row in timed["growth"].items()} for name in (OURS, DENSE, BARE)}
+    growth = {name: {int(n): row[name] for n, row in timed["growth"].items()} for name in (OURS, DENSE, LOWER_BOUND)}
     rows = [[row["layer"], f"{row['dense / ours']:.2f}", f"{row['ours / bare']:.2f}"] for row in timed["layers"]]
     return Section(
         _TITLES["speed"],
@@ -167,7 +167,7 @@ def _networks(found: Mapping[str, Any], told: str, out: Path) -> Section:
     seeds = " or ".join(map(str, sorted({len(one["seen"]) for one in networks.values()})))
     curves = {
         name: [
-            Range(kind, low, high, errors / images, deviation(errors, images))
+            Range(kind, low, high, errors / images, binomial_std(errors, images))
             for kind, low, high, errors, images in one["curve"]
         ]
         for name, one in networks.items()

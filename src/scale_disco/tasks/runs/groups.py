@@ -155,7 +155,7 @@ class RunGroup(ABC):
             row = [span(low, high)]
             for line in curves.values():
                 found = next((one for one in line if (one.low, one.high) == (low, high)), None)
-                row.append(MISSING if found is None else f"{100 * found.error:.2f} ± {100 * found.deviation:.2f}")
+                row.append(MISSING if found is None else f"{100 * found.error:.2f} ± {100 * found.std:.2f}")
             rows.append(row)
         return table([f"scale of {self.settings.subject}", *curves], rows, markdown=True) if rows else ""
 

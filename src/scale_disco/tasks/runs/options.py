@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from ...reading import plain
-from ..io.report import deviation
+from ..io.report import binomial_std
 from .batches import Dataset, LabeledDataset
 from .recipe import Recipe
 
@@ -45,7 +45,7 @@ class ScaleBin:
     @property
     def deviation(self) -> float:
         """The binomial standard deviation of the error."""
-        return deviation(self.errors, self.images)
+        return binomial_std(self.errors, self.images)
 
 
 class Evaluation(NamedTuple):

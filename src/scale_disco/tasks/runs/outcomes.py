@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..io.report import deviation
+from ..io.report import binomial_std
 from .record import RECORD, read_record, read_tested, settings_of
 
 MISSING = "missing"
@@ -33,7 +33,7 @@ class Outcome:
     def deviation(self) -> float:
         """Binomial, in per cent."""
         assert self.tested is not None
-        return 100 * deviation(self.tested["errors"], self.tested["images"])
+        return 100 * binomial_std(self.tested["errors"], self.tested["images"])
 
     @property
     def seconds(self) -> float:

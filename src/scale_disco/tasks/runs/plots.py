@@ -18,7 +18,7 @@ class Range(NamedTuple):
     low: float
     high: float
     error: float
-    deviation: float
+    std: float
 
 
 def plot_error_over_scale(
@@ -46,7 +46,7 @@ def plot_error_over_scale(
             axis.errorbar(
                 [(one.low * one.high) ** 0.5 for one in part],
                 [100 * one.error for one in part],
-                [100 * one.deviation for one in part],
+                [100 * one.std for one in part],
                 fmt="o-",
                 ms=4,
                 capsize=2,
@@ -85,7 +85,7 @@ class Point(NamedTuple):
     name: str
     equivariance: float
     error: float
-    deviation: float
+    std: float
 
 
 def plot_equivariance_and_error(
@@ -110,7 +110,7 @@ def plot_equivariance_and_error(
             axis.errorbar(
                 [point.equivariance for point in shown],
                 [point.error for point in shown],
-                [point.deviation for point in shown],
+                [point.std for point in shown],
                 fmt="o",
                 color=colour,
                 mfc=face,

@@ -294,7 +294,7 @@ def test_missing_extras_are_named(tmp_path, capsys, monkeypatch):
 
 
 def test_progress_has_the_time_left(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(terminal, "PATIENCE", 0.1)
+    monkeypatch.setattr(terminal, "PROGRESS_DELAY", 0.1)
 
     class Slow(Bright):
         def update(self, image):

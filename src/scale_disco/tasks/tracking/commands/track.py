@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ....files import make_folder, written_atomically
-from ...io.terminal import Progress, Stopped, add_command, add_out, heard, say, show
+from ...io.terminal import Progress, Stopped, add_command, add_out, say, show, signal_handler
 from ...io.video import Box, Frame, FrameFolder, VideoSource, VideoWriter, draw, open_video
 from .. import Tracker
 from ..data.sequences import first_box
@@ -229,7 +229,7 @@ def _record(
     rate = options.fps or footage.rate
     with ExitStack() as stack:
         stop, progress = _Stop(), stack.enter_context(Progress(footage.name))
-        stack.enter_context(heard(("SIGINT", "SIGTERM", "SIGHUP"), stop))
+        stack.enter_context(signal_handler(("SIGINT", "SIGTERM", "SIGHUP"), stop))
         draft = stack.enter_context(written_atomically(summary.files[0]))
         table = stack.enter_context(draft.open("w", buffering=1, newline=""))
         film = stack.enter_context(_film(summary, rate, first.image))
