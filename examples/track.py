@@ -27,7 +27,7 @@ import torch
 from scale_disco.models import create_model
 from scale_disco.tasks.io.photo import load_frame
 from scale_disco.tasks.io.report import table
-from scale_disco.tasks.io.textures import photographs
+from scale_disco.tasks.io.textures import source_images
 from scale_disco.tasks.tracking import SiameseTracker
 from scale_disco.tasks.tracking.data.sequences import Sequence, read_sequences
 from scale_disco.tasks.tracking.data.synthetic import SequenceSettings, build
@@ -49,7 +49,7 @@ class Track(NamedTuple):
 
 def video(folder: Path, frames: int, seed: int) -> Sequence:
     """A part of one picture that moves over another and changes in size; both bundled photographs or made textures."""
-    build(folder, photographs(), SequenceSettings(part="test", count=1, frames=frames, size=(240, 180), seed=seed))
+    build(folder, source_images(), SequenceSettings(part="test", count=1, frames=frames, size=(240, 180), seed=seed))
     return read_sequences(folder)[0]
 
 

@@ -27,7 +27,7 @@ import torch
 import scale_disco
 from scale_disco.cli import main
 from scale_disco.models import create_model
-from scale_disco.tasks.io.textures import photographs
+from scale_disco.tasks.io.textures import source_images
 from scale_disco.tasks.tracking.data import synthetic as zoom
 from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.results import Result, write_result
@@ -164,15 +164,15 @@ def write_videos(my: Path) -> None:
     """What a reader who tracks has: videos with boxes, results of another tracker on them, a film."""
     pytest.importorskip("av", reason="films need scale-disco[video]")
     pytest.importorskip("PIL", reason="frames need scale-disco[plot]")
-    from tests.tasks.tracking.films import write_film
+    from tests.tasks.tracking.video_files import write_video
 
-    zoom.build(my / "zoom", photographs(), zoom.Settings(count=3, frames=2, size=(120, 90)))
+    zoom.build(my / "zoom", source_images(), zoom.SequenceSettings(count=3, frames=2, size=(120, 90)))
     names = ("otb/CarScale", "got10k/1", "got10k/2")
     for made, name in zip(read_sequences(my / "zoom"), names, strict=True):
         shutil.copytree(made.frames[0].parents[1], my / name)
     for video in read_sequences(my / "otb"):
         write_result(my / "others" / "SiamFC", video.name, Result(video.boxes, None))
-    write_film(my / "video.mp4", 4, size=(640, 480))
+    write_video(my / "video.mp4", 4, size=(640, 480))
 
 
 @pytest.fixture(scope="module")

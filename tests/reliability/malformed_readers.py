@@ -56,7 +56,7 @@ from scale_disco.tasks.tracking.evaluation import run as track
 from scale_disco.tasks.tracking.results import Result, read_result, read_results, write_result
 from tests.reliability.malformed import ROOM, Files, Reader, Seed, made, seeds_of
 from tests.tasks.runs.folders import write_run
-from tests.tasks.tracking.films import write_film
+from tests.tasks.tracking.video_files import write_video
 
 HUGE = ROOM + (1 << 28)  # bytes of a file that is never to be read whole
 FULL = reading.MOST // 8 * 8  # bytes of text as long as is read
@@ -809,7 +809,7 @@ def film_files() -> dict[str, bytes]:
             elif kind == "mov":
                 _write_mjpeg(folder / "film.mov")
             else:
-                write_film(folder / f"film.{kind}", 6, size=(64, 48), codec=codec)
+                write_video(folder / f"film.{kind}", 6, size=(64, 48), codec=codec)
 
     return made(build)
 

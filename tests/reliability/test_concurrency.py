@@ -25,7 +25,7 @@ from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.results import read_result
 from tests.reliability.concurrency import Crew, disco
 from tests.tasks.scene.test_copies import Means
-from tests.tasks.tracking.films import write_film
+from tests.tasks.tracking.video_files import write_video
 from tests.tasks.tracking.videos import write_videos
 
 for extra in ("av", "huggingface_hub", "lightning", "mlxtend"):
@@ -267,7 +267,7 @@ def test_a_tracker_is_tested(crew, tmp_path):
 
 
 def test_an_object_is_followed(crew, tmp_path):
-    film = write_film(tmp_path / "film.mp4", 12)
+    film = write_video(tmp_path / "film.mp4", 12)
     all_done(crew.all(disco, "track", film, "--box", "4,12,8,8", "--out", tmp_path / "track"))
     assert sorted(files(tmp_path / "track")) == ["track.csv", "track.mp4"]
     assert (tmp_path / "track" / "track.csv").read_text().count("\n") == 13

@@ -37,7 +37,7 @@ from scale_disco.tasks.mnist_scale.data import load, mini, save
 from scale_disco.tasks.scene.commands import scene as cli_scene
 from scale_disco.tasks.stl10.folder import read_folder
 from tests.tasks.scene.estimators import Waves
-from tests.tasks.tracking.films import write_film
+from tests.tasks.tracking.video_files import write_video
 from tests.tasks.tracking.videos import write_videos
 
 for extra in ("av", "huggingface_hub", "lightning", "matplotlib", "mlxtend", "onnxscript"):
@@ -144,7 +144,7 @@ def inputs(tmp_path_factory):
         Image.fromarray(np.stack([photo] * 3, 2)).save(folder / "pictures" / f"{number}.png")
     made = Inputs(
         data=folder,
-        film=write_film(folder / "film.mp4", 12, noise=True),
+        film=write_video(folder / "film.mp4", 12, noise=True),
         videos=write_videos(folder / "videos", 4),
         pictures=folder / "pictures",
         run=folder / "run",

@@ -20,7 +20,7 @@ from tests.reliability import kills
 from tests.reliability.kills import Tally, Work, disco, killed_again_and_again, left_over, start
 from tests.tasks.quickstart.test_quickstart import SCRIPT as QUICKSTART
 from tests.tasks.quickstart.test_quickstart import TRIAL
-from tests.tasks.scene.commands.test_scene import write_film, write_picture
+from tests.tasks.scene.commands.test_scene import write_picture, write_video
 from tests.tasks.tracking.sequences import moving, write_otb
 
 for extra in ("lightning", "mlxtend", "matplotlib", "av"):
@@ -77,7 +77,7 @@ def material(tmp_path_factory):
         assert main(["train", "mnist-scale", *words, "--out", "run"]) == 0
     for number in range(12):
         write_picture(folder / "pictures" / f"{number:02}.png", size=(64, 96))
-    write_film(folder / "film.mp4", count=20, size=(64, 96))
+    write_video(folder / "film.mp4", count=20, size=(64, 96))
     for name in "ABCDEFGH":
         write_otb(folder / "videos", name, moving(12))
     return folder

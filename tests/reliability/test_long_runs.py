@@ -12,7 +12,7 @@ from scale_disco import DiscreteBasis
 from scale_disco.cli import main
 from scale_disco.nn import ScaleConv2d, ScaleLift2d
 from tests.reliability.memory import held, resident, slope, watched_run
-from tests.tasks.tracking.films import write_film
+from tests.tasks.tracking.video_files import write_video
 from tests.tasks.tracking.videos import write_videos
 
 for extra in ("lightning", "mlxtend", "av"):
@@ -52,7 +52,7 @@ def training(data, folder, epochs, *, leak=0):
 
 
 def tracking(tracker, folder, frames, mode):
-    film = write_film(folder / "film.mp4", frames)
+    film = write_video(folder / "film.mp4", frames)
     words = ["track", film, "--box", "4,12,8,8", "--tracker", tracker, "--mode", mode, "--threads", 1]
     words += ["--out", folder / "track"]
     return watched_run(folder / "seen.json", TRACKER, "update", words)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.reliability.kills import ROOT, watched
 from tests.tasks.runs.folders import write_run
-from tests.tasks.tracking.films import write_film
 from tests.tasks.tracking.sequences import moving, write_otb
+from tests.tasks.tracking.video_files import write_video
 
 # All of them in one process, since it takes a while to start one.
 CALLS = """
@@ -44,7 +44,7 @@ def test_no_command_reaches_out(tmp_path):
 
     runs = write_run(tmp_path / "runs", "disco", MnistScaleOptions(), errors=900)
     write_otb(tmp_path / "videos", "A", moving(3))
-    film = write_film(tmp_path / "film.mp4", 4)
+    film = write_video(tmp_path / "film.mp4", 4)
     codes, said = calls(
         ["basis", "--scales", 1, 1.5, "--out", tmp_path / "basis.safetensors", "--plot", tmp_path / "basis.png"],
         ["equivariance", "--limit", 1, "--channels", 1],

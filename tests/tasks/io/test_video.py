@@ -17,8 +17,8 @@ from PIL import Image
 from scale_disco.tasks.io import video
 from scale_disco.tasks.io.video import FrameFolder, VideoWriter, draw, open_video
 from scale_disco.tasks.tracking.data.sequences import first_box
-from tests.tasks.tracking.films import cut, pixels, place, write_film, write_pictures, write_sound
 from tests.tasks.tracking.sequences import moving, write_otb
+from tests.tasks.tracking.video_files import cut, pixels, place, write_audio, write_images, write_video
 
 av = pytest.importorskip("av")
 
@@ -31,7 +31,7 @@ def places(footage, start=0):
     ("name", "codec"), [("a.mp4", "libx264"), ("a.mkv", "libx264"), ("a.avi", "mpeg4"), ("a.mov", "mpeg4")]
 )
 def test_frames_of_videos(tmp_path, name, codec):
-    footage = open_video(str(write_film(tmp_path / name, 12, codec=codec)))
+    footage = open_video(str(write_video(tmp_path / name, 12, codec=codec)))
     assert (footage.name, footage.rate, footage.count, footage.live) == ("a", 25, 12, False)
     frames = list(footage.frames())
     assert [frame.number for frame in frames] == list(range(12))
@@ -44,23 +44,23 @@ def test_frames_of_videos(tmp_path, name, codec):
 
 
 def test_frames_begin_where_they_should(tmp_path):
-    film = write_film(tmp_path / "a.mp4", 12)
+    film = write_video(tmp_path / "a.mp4", 12)
     assert places(open_video(str(film)), 9) == {9: (22, 12), 10: (24, 12), 11: (26, 12)}
     assert places(open_video(str(film)), 12) == {}
-    folder = write_pictures(tmp_path / "a", range(12))
+    folder = write_images(tmp_path / "a", range(12))
     assert places(open_video(str(folder)), 9) == {9: (22, 12), 10: (24, 12), 11: (26, 12)}
 
 
 def test_names_with_a_colon_are_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_film(tmp_path / "a.mp4", 2).rename("http:a.mp4")
+    write_video(tmp_path / "a.mp4", 2).rename("http:a.mp4")
     assert len(list(open_video("http:a.mp4").frames())) == 2
 
 
 def test_frames_come_one_at_a_time(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(video, "load_frame", lambda path: read.append(path.name) or torch.zeros(3, 4, 4))
-    frames = open_video(str(write_pictures(tmp_path, range(5)))).frames()
+    frames = open_video(str(write_images(tmp_path, range(5)))).frames()
     assert len(list(itertools.islice(frames, 2))) == len(read) == 2
 
 
@@ -77,7 +77,7 @@ def test_colours_are_in_order(tmp_path):
 def test_videos_are_turned_upright(tmp_path, turn):
     if not hasattr(av.VideoStream, "set_display_rotation"):
         pytest.skip("this PyAV cannot write a rotation")
-    footage = open_video(str(write_film(tmp_path / "a.mp4", 2, turn=turn)))
+    footage = open_video(str(write_video(tmp_path / "a.mp4", 2, turn=turn)))
     frame = next(footage.frames())
     upright = np.rot90(pixels(0), {90: 1, -90: -1, 180: 2}[turn])
     assert frame.image.shape == (3, *upright.shape[:2])
@@ -86,7 +86,7 @@ def test_videos_are_turned_upright(tmp_path, turn):
 
 def test_a_rate_that_varies_keeps_its_times(tmp_path):
     times = [0, 0.04, 0.08, 0.5, 0.54, 1.0]
-    footage = open_video(str(write_film(tmp_path / "a.mkv", 6, times=times)))
+    footage = open_video(str(write_video(tmp_path / "a.mkv", 6, times=times)))
     frames = list(footage.frames())
     assert [float(frame.time) for frame in frames] == times
     with VideoWriter(tmp_path / "b.mp4", footage.rate, frames[0].image) as film:
@@ -97,7 +97,9 @@ def test_a_rate_that_varies_keeps_its_times(tmp_path):
 
 def test_a_size_that_varies_is_that_of_the_first(tmp_path):
     """Recorders of streams write such files: packets of another size after those before."""
-    parts = [write_film(tmp_path / f"{size[0]}.ts", 3, size=size, codec="mpeg2video") for size in ((64, 48), (128, 96))]
+    parts = [
+        write_video(tmp_path / f"{size[0]}.ts", 3, size=size, codec="mpeg2video") for size in ((64, 48), (128, 96))
+    ]
     both = tmp_path / "both.ts"
     both.write_bytes(b"".join(part.read_bytes() for part in parts))
     frames = list(open_video(str(both)).frames())
@@ -109,7 +111,7 @@ def test_a_size_that_varies_is_that_of_the_first(tmp_path):
 def test_videos_that_break_off(tmp_path, name):
     codec = "mpeg4" if name == "a.avi" else "libx264"
     movflags = {"movflags": "faststart"} if name == "a.mp4" else {}
-    whole = write_film(tmp_path / name, 100, noise=True, codec=codec, **movflags)
+    whole = write_video(tmp_path / name, 100, noise=True, codec=codec, **movflags)
     assert len(list(open_video(str(whole)).frames())) == 100
     footage = open_video(str(cut(whole, 0.5)))
     seen = places(footage)
@@ -120,7 +122,7 @@ def test_videos_that_break_off(tmp_path, name):
 
 
 def test_damaged_parts_are_left_out(tmp_path):
-    film = write_film(tmp_path / "a.mp4", 100, noise=True)
+    film = write_video(tmp_path / "a.mp4", 100, noise=True)
     content = bytearray(film.read_bytes())
     middle = len(content) // 2
     content[middle : middle + 1500] = bytes(1500)
@@ -159,7 +161,7 @@ def text(path):
 
 
 def without_index(path):
-    cut(write_film(path, 100, noise=True), 0.6)
+    cut(write_video(path, 100, noise=True), 0.6)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def without_index(path):
         ("a.mp4", text, "cannot read .*a.mp4: Invalid data"),
         ("a.txt", text, "a.txt has no video in it"),
         ("a.mp4", without_index, "cannot read .*a.mp4: Invalid data"),
-        ("a.m4a", write_sound, "a.m4a has no video in it"),
+        ("a.m4a", write_audio, "a.m4a has no video in it"),
         ("a.mp4", lambda path: None, "no file and no folder .*a.mp4; a camera is a bare number"),
         ("a", lambda path: path.mkdir(), r"no pictures in .*a \(looked for .bmp, "),
     ],
@@ -182,7 +184,7 @@ def test_what_is_no_video_is_refused(tmp_path, name, make, message):
 
 
 def test_pictures_are_in_the_order_of_their_numbers(tmp_path):
-    write_pictures(tmp_path, range(12))
+    write_images(tmp_path, range(12))
     (tmp_path / "notes.txt").write_text("no picture")
     (tmp_path / ".hidden.png").write_bytes(b"")
     (tmp_path / "12.png").mkdir()
@@ -194,20 +196,20 @@ def test_pictures_are_in_the_order_of_their_numbers(tmp_path):
 
 @pytest.mark.parametrize(("suffix", "mode"), [(".jpg", "L"), (".PNG", "P"), (".bmp", "RGB"), (".png", "RGBA")])
 def test_pictures_of_all_kinds(tmp_path, suffix, mode):
-    footage = open_video(str(write_pictures(tmp_path, range(3), suffix=suffix, mode=mode)))
+    footage = open_video(str(write_images(tmp_path, range(3), suffix=suffix, mode=mode)))
     for frame in footage.frames():
         assert frame.image.shape == (3, 48, 64)
         assert place(frame.image) == (4 + 2 * frame.number, 12)
 
 
 def test_missing_pictures_are_said(tmp_path):
-    footage = open_video(str(write_pictures(tmp_path, [1, 2, 5, 6, 9])))
+    footage = open_video(str(write_images(tmp_path, [1, 2, 5, 6, 9])))
     assert list(places(footage)) == [0, 1, 2, 3, 4]
     assert footage.remarks() == ["pictures are missing: after 2.png comes 5.png, and 1 more gap"]
 
 
 def test_pictures_that_cannot_be_used_are_frames_without_image(tmp_path):
-    write_pictures(tmp_path, range(8))
+    write_images(tmp_path, range(8))
     Image.new("RGB", (10, 20)).save(tmp_path / "2.png")
     cut(tmp_path / "4.png", 0.5)
     (tmp_path / "5.png").write_text("no picture")
@@ -249,7 +251,7 @@ def test_boxes_of_several_objects(tmp_path):
     with pytest.raises(ValueError, match="has 2 objects, say which: target 1 or 2"):
         first_box_of(FrameFolder(folder))
     assert first_box_of(FrameFolder(folder), target=2) == (0, (2, 1, 4, 5))
-    assert not FrameFolder(write_pictures(tmp_path / "plain", [1])).has_boxes()
+    assert not FrameFolder(write_images(tmp_path / "plain", [1])).has_boxes()
 
 
 CAMERAS = {
@@ -262,7 +264,7 @@ CAMERAS = {
 @pytest.mark.parametrize("system", CAMERAS)
 def test_cameras(system, tmp_path, monkeypatch):
     """A file stands in for the camera; once it has no frame yet."""
-    film = av.open(str(write_film(tmp_path / "a.mkv", 5)))
+    film = av.open(str(write_video(tmp_path / "a.mkv", 5)))
     opened = []
 
     class Camera(SimpleNamespace):

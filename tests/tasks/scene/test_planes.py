@@ -277,9 +277,9 @@ def test_real_photographs(shared):
     folder = shared / "data" / "photos"
     if not folder.is_dir():
         pytest.skip("no ../shared/data/photos")
-    from scale_disco.tasks.io.textures import photographs
+    from scale_disco.tasks.io.textures import source_images
 
-    sky = next(master for master in photographs(folder) if "solidYellowCurve.jpg" in master.name)
+    sky = next(master for master in source_images(folder) if "solidYellowCurve.jpg" in master.name)
     picture = np.asarray(sky.read())
     assert texture_square(picture).mean(2).std() > 4 * picture[:200, :200].mean(2).std()
     name, picture = next(planes(folder, 1, width=64, height=48))
@@ -318,7 +318,7 @@ def test_other_bad_input(tmp_path):
         texture_square(np.zeros((9, 9, 3)), 3)
     with pytest.raises(ValueError, match="planes: count must be at least 1, got 0"):
         planes(None, 0)
-    with pytest.raises(FileNotFoundError, match="no pictures in"):
+    with pytest.raises(FileNotFoundError, match="no images in"):
         planes(tmp_path, 1)
     Image.new("RGB", (80, 80), "red").save(tmp_path / "flat.png")
     with pytest.raises(ValueError, match=r"planes: no picture of .* has an even texture"):

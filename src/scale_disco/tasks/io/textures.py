@@ -1,4 +1,4 @@
-"""Large pictures that synthetic sequences are cut from: photographs of a folder, bundled ones, and made textures."""
+"""Large images that synthetic sequences are cut from: photos of a folder, bundled photos and synthetic textures."""
 
 from __future__ import annotations
 
@@ -20,183 +20,183 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 PARTS = ("train", "test")
-SHORTEST = 64  # side of a picture that an object can be cut from
-_LONGEST = 1024  # larger pictures are shrunk to this
-_TEST_SHARE = 0.25
-_TEXTURE = 512  # side of a made texture
-_NAMED = 3  # unreadable pictures that an error names
+SHORTEST = 64  # minimum side of an image, in pixels
+_LONGEST = 1024  # larger images are shrunk to this
+_TEST_FRACTION = 0.25
+_TEXTURE = 512  # side of a synthetic texture
+_LISTED = 3  # file names in a message
+_ELLIPSES = 700  # in a texture of leaves
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Master:
-    """A picture to cut from; those of one group are never divided between train and test.
+class SourceImage:
+    """An image to cut from. Images of one group are never split between train and test.
 
-    `mark` is the checksum of its pixels' source, `read` gives it in RGB.
+    `sha256` is the checksum of the pixels' source; `read` returns the image in RGB.
     """
 
     name: str
     group: str
     size: tuple[int, int]
-    mark: str
-    made: bool
+    sha256: str
+    synthetic: bool
     read: Callable[[], Image] = field(compare=False, repr=False)
 
 
-def split(masters: list[Master], part: str, large: Callable[[Master], bool]) -> list[Master]:
-    """The masters of a part: a quarter of the groups is for the test, by the hash of their names.
+def split(images: list[SourceImage], part: str, large: Callable[[SourceImage], bool]) -> list[SourceImage]:
+    """Return the images of a part; a quarter of the groups, by the hash of their names, is for testing.
 
-    Large pictures, small ones and made textures are divided apart, so that both parts have each.
+    Large images, small images and synthetic textures are split separately, so that both parts have some of each.
 
     Args:
-        masters: Of both parts.
+        images: Images of both parts.
         part: "train" or "test".
-        large: Whether a picture can be a background.
+        large: Whether an image is large enough for a background.
     """
     kinds: dict[tuple[bool, bool], set[str]] = {}
-    big = {master.group for master in masters if large(master)}
-    for master in masters:
-        kinds.setdefault((master.made, master.group in big), set()).add(master.group)
+    large_groups = {image.group for image in images if large(image)}
+    for image in images:
+        kinds.setdefault((image.synthetic, image.group in large_groups), set()).add(image.group)
     tested: set[str] = set()
     for groups in kinds.values():
-        mixed = sorted(groups, key=lambda group: hashlib.sha256(group.encode()).digest())
-        tested.update(mixed[: max(round(_TEST_SHARE * len(mixed)), min(1, len(mixed) - 1))])
-    return [master for master in masters if (master.group in tested) == (part == "test")]
+        shuffled = sorted(groups, key=lambda group: hashlib.sha256(group.encode()).digest())
+        tested.update(shuffled[: max(round(_TEST_FRACTION * len(shuffled)), min(1, len(shuffled) - 1))])
+    return [image for image in images if (image.group in tested) == (part == "test")]
 
 
-def photographs(folder: Path | None = None, progress: Progress | None = None) -> list[Master]:
-    """The pictures of a folder and those below it, or the bundled ones.
+def source_images(folder: Path | None = None, progress: Progress | None = None) -> list[SourceImage]:
+    """Return the images in a folder and its subfolders, or the bundled photos.
 
-    Pictures right in the folder are divided between train and test one by one; those of a folder in it, which may show
-    the same thing, stay together. Of files with equal bytes one is used. Pictures too small to cut from are left out
-    with a warning.
+    Every image directly in the folder is a group of its own; a subfolder, whose images may show the same thing, is one
+    group. Duplicate files are used once. Images that are too small are skipped with a warning.
     """
     if folder is None:
         return _bundled()
     if not folder.is_dir():
-        raise FileNotFoundError(f"zoom: no folder {folder} of pictures")
-    paths = sorted(path for path in _below(folder) if path.suffix.lower() in SUFFIXES)
+        raise FileNotFoundError(f"zoom: no folder {folder}")
+    paths = sorted(path for path in _files(folder) if path.suffix.lower() in SUFFIXES)
     if not paths:
-        raise FileNotFoundError(f"zoom: no pictures in {folder} (looked for {', '.join(SUFFIXES)})")
-    found: dict[str, Master] = {}
+        raise FileNotFoundError(f"zoom: no images in {folder} (looked for {', '.join(SUFFIXES)})")
+    images: dict[str, SourceImage] = {}
     unreadable, small = [], []
     for done, path in enumerate(paths, 1):
         name = path.relative_to(folder).as_posix()
         try:
             with path.open("rb") as file:
-                mark = hashlib.file_digest(file, "sha256").hexdigest()
-            size = _read(path).size if mark not in found else found[mark].size
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            size = images[sha256].size if sha256 in images else _read(path).size
         except (OSError, ValueError) as error:
             unreadable.append(f"{path} ({reason(error)})")
             continue
         if min(size) < SHORTEST:
             small.append(name)
-        elif mark not in found:
-            found[mark] = Master(name, name.split("/")[0], size, mark, False, partial(_read, path))
+        elif sha256 not in images:
+            images[sha256] = SourceImage(name, name.split("/")[0], size, sha256, False, partial(_read, path))
         if progress is not None:
             progress(done, len(paths))
     if unreadable:
-        raise ValueError(f"zoom: cannot read {_some(unreadable)}; mend or remove them")
-    if not found:
-        raise ValueError(f"zoom: every picture in {folder} has a side of less than {SHORTEST} pixels; give larger ones")
+        raise ValueError(f"zoom: cannot read {_listed(unreadable)}; fix or remove them")
+    if not images:
+        raise ValueError(f"zoom: every image in {folder} has a side of less than {SHORTEST} pixels; use larger images")
     if small:
         warnings.warn(
-            f"zoom: left out, with a side of less than {SHORTEST} pixels: {_some(small)} in {folder}", stacklevel=2
+            f"zoom: skipped, with a side of less than {SHORTEST} pixels: {_listed(small)} in {folder}", stacklevel=2
         )
-    return list(found.values())
+    return list(images.values())
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """Files in a folder and below it, unless they are hidden."""
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder and its subfolders, except hidden ones."""
     for path in sorted(folder.iterdir()):
-        if not path.name.startswith("."):
-            if path.is_dir():
-                yield from _below(path)
-            elif path.is_file():
-                yield path
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        elif path.is_file():
+            yield path
 
 
 def _read(path: Path) -> Image:
     from PIL import Image, ImageOps
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-        with open_image(path) as image:
-            if image.mode[0] in "IF":
-                raise ValueError(f"more than 8 bits a pixel: mode {image.mode}")
-            image.draft("RGB", (_LONGEST, _LONGEST))
-            picture = ImageOps.exif_transpose(image).convert("RGB")
-    picture.thumbnail((_LONGEST, _LONGEST), Image.Resampling.LANCZOS)
-    return picture
+        warnings.simplefilter("ignore")  # of Pillow, about unusual metadata
+        with open_image(path) as file:
+            if file.mode[0] in "IF":
+                raise ValueError(f"more than 8 bits a pixel: mode {file.mode}")
+            file.draft("RGB", (_LONGEST, _LONGEST))
+            image = ImageOps.exif_transpose(file).convert("RGB")
+    image.thumbnail((_LONGEST, _LONGEST), Image.Resampling.LANCZOS)
+    return image
 
 
-def _bundled() -> list[Master]:
-    masters = []
+def _bundled() -> list[SourceImage]:
+    images = []
     for number, photo in enumerate(photos()[:, 0].mul(255).round().byte().numpy()):
-        name, mark = f"photo-{number}", hashlib.sha256(photo.tobytes()).hexdigest()
-        masters.append(Master(name, name, photo.shape[::-1], mark, False, partial(_grey, photo)))
-    return masters
+        name, sha256 = f"photo-{number}", hashlib.sha256(photo.tobytes()).hexdigest()
+        images.append(SourceImage(name, name, photo.shape[::-1], sha256, False, partial(_image, photo)))
+    return images
 
 
-def _grey(photo: np.ndarray) -> Image:
-    from PIL import Image
-
-    return Image.fromarray(photo).convert("RGB")
-
-
-def textures(count: int) -> list[Master]:
-    """Made pictures: coloured noise, and leaves that cover each other; the same for a number at all times."""
-    masters = []
+def textures(count: int) -> list[SourceImage]:
+    """Return synthetic images, alternately colored noise and overlapping leaves; the same ones for the same number."""
+    images = []
     for number in range(count):
-        kind = ("noise", "leaves")[number % 2]
-        name, draw = f"{kind}-{number:04d}", {"noise": _noise, "leaves": _leaves}[kind]
-        masters.append(Master(name, name, (_TEXTURE, _TEXTURE), "made", True, partial(_texture, draw, number)))
-    return masters
+        kind, draw = (("noise", _noise), ("leaves", _leaves))[number % 2]
+        name, read = f"{kind}-{number:04d}", partial(_texture, draw, number)
+        images.append(SourceImage(name, name, (_TEXTURE, _TEXTURE), "made", True, read))
+    return images
 
 
 def _texture(draw: Callable[[np.random.Generator], np.ndarray], number: int) -> Image:
+    return _image(draw(np.random.default_rng([7, number])).round().clip(0, 255).astype(np.uint8))
+
+
+def _image(pixels: np.ndarray) -> Image:
     from PIL import Image
 
-    picture = draw(np.random.default_rng([7, number]))
-    return Image.fromarray(picture.round().clip(0, 255).astype(np.uint8))
+    return Image.fromarray(pixels).convert("RGB")
 
 
 def _noise(generator: np.random.Generator) -> np.ndarray:
-    """Noise whose amplitude falls with frequency about as in photographs, float [H, W, 3]."""
-    down, across = np.fft.fftfreq(_TEXTURE)[:, None], np.fft.rfftfreq(_TEXTURE)
-    frequency = np.hypot(down, across)
+    """Noise whose amplitude falls with frequency about as in photos, float [H, W, 3]."""
+    frequency = np.hypot(np.fft.fftfreq(_TEXTURE)[:, None], np.fft.rfftfreq(_TEXTURE))
     frequency[0, 0] = np.inf
-    slopes = generator.uniform(0.8, 1.5)
-    spectra = np.fft.rfft2(generator.standard_normal((3, _TEXTURE, _TEXTURE))) / frequency**slopes
+    exponent = generator.uniform(0.8, 1.5)
+    spectra = np.fft.rfft2(generator.standard_normal((3, _TEXTURE, _TEXTURE))) / frequency**exponent
     waves = np.fft.irfft2(spectra, (_TEXTURE, _TEXTURE)).transpose(1, 2, 0)
     waves = waves / waves.std((0, 1))
     mixing = np.array([1.0, 0.4, 0.2])[:, None] * generator.standard_normal((3, 3))
-    mixing[0] = np.abs(mixing[0]) + 0.5  # brightness varies more than colour
+    mixing[0] = np.abs(mixing[0]) + 0.5  # brightness varies more than color
     mixed = waves @ (mixing / np.linalg.norm(mixing, axis=0))
     return np.asarray(generator.uniform(80, 170, 3) + generator.uniform(30, 55) * mixed)
 
 
 def _leaves(generator: np.random.Generator) -> np.ndarray:
-    """Ellipses of all sizes on top of each other, with noise on them, float [H, W, 3]."""
+    """Overlapping ellipses of all sizes with noise on them, float [H, W, 3]."""
     from PIL import Image, ImageDraw
 
-    side = 2 * _TEXTURE  # shrunk in the end, for smooth edges
+    side = 2 * _TEXTURE  # shrunk at the end, for smooth edges
     shades = (int(generator.integers(4, 10)), 1)
     palette = generator.uniform(30, 225, shades) + generator.normal(0, 30, (*shades[:1], 3))
-    canvas = Image.new("RGB", (side, side), tuple(int(value) for value in palette[0].clip(0, 255)))
+    canvas = Image.new("RGB", (side, side), _fill(palette[0]))
     pen = ImageDraw.Draw(canvas)
-    count = 700
-    radii = np.sort(8 / np.sqrt(generator.uniform(0.006, 1, count)))[::-1]  # many small ones, few large ones
+    radii = np.sort(8 / np.sqrt(generator.uniform(0.006, 1, _ELLIPSES)))[::-1]  # many small, few large
     for radius in radii:
         x, y = generator.uniform(0, side, 2)
         wide, high = radius * generator.uniform(0.6, 1.6, 2)
-        colour = generator.choice(palette) + generator.normal(0, 12)
-        pen.ellipse((x - wide, y - high, x + wide, y + high), fill=tuple(int(value) for value in colour.clip(0, 255)))
+        color = generator.choice(palette) + generator.normal(0, 12)
+        pen.ellipse((x - wide, y - high, x + wide, y + high), fill=_fill(color))
     smooth = np.asarray(canvas.resize((_TEXTURE, _TEXTURE), Image.Resampling.BOX), float)
     fine = _noise(generator)
     return np.asarray(smooth + generator.uniform(0.1, 0.4) * (fine - fine.mean((0, 1))))
+
+
+def _fill(color: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(value) for value in color.clip(0, 255))

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...resample import resample_matrix
-from ..io.textures import Master, photographs, textures
+from ..io.textures import SourceImage, source_images, textures
 
 SIDE = 256  # of a texture, in texels
 EVEN = 0.5  # least evenness of a texture that planes are made of
@@ -332,7 +332,7 @@ def planes(
     """
     if count < 1:
         raise ValueError(f"planes: count must be at least 1, got {count}")
-    pictures = photographs(folder)
+    pictures = source_images(folder)
     mixed = [pictures[index] for index in np.random.default_rng(seed).permutation(len(pictures))]
     real = _endless(mixed, str(folder or "the bundled photographs"))
     made = _even_squares(textures(_MADE_FROM + count)[_MADE_FROM:])  # nine of ten are even, half of them are needed
@@ -348,7 +348,7 @@ def _rendered(
         yield name, render(torch.from_numpy(square).permute(2, 0, 1), plane, width, height)
 
 
-def _even_squares(masters: list[Master]) -> Iterator[tuple[str, np.ndarray]]:
+def _even_squares(masters: list[SourceImage]) -> Iterator[tuple[str, np.ndarray]]:
     """Names and texture squares of the pictures that have one."""
     for master in masters:
         square = texture_square(np.array(master.read()))
@@ -356,7 +356,7 @@ def _even_squares(masters: list[Master]) -> Iterator[tuple[str, np.ndarray]]:
             yield master.name, square
 
 
-def _endless(masters: list[Master], source: str) -> Iterator[tuple[str, np.ndarray]]:
+def _endless(masters: list[SourceImage], source: str) -> Iterator[tuple[str, np.ndarray]]:
     """Those squares round and round."""
     while True:
         found = False

@@ -23,7 +23,7 @@ from scale_disco.tasks.scene.commands import scene as cli_scene
 from scale_disco.tasks.scene.field import scale_field
 from tests.conftest import ROOT
 from tests.tasks.scene.estimators import Waves, chirp
-from tests.tasks.tracking.films import cut
+from tests.tasks.tracking.video_files import cut
 
 pytest.importorskip("matplotlib")
 
@@ -47,7 +47,7 @@ def write_picture(path, octaves=1.0, size=SIZE):
     return path
 
 
-def write_film(path, count=6, rate=5, size=SIZE):
+def write_video(path, count=6, rate=5, size=SIZE):
     """A video of waves, each frame with others."""
     av = pytest.importorskip("av")
     with av.open(str(path), "w") as container:
@@ -258,7 +258,7 @@ def test_sources_are_not_written_over(tmp_path, capsys):
     assert json.loads((folder / "a.json").read_text()) == {"made by": "someone else"}
     assert "--out must be another folder than that of the pictures" in refused(capsys, folder, "--out", folder / ".")
     assert (folder / "a.png").read_bytes() == before
-    film = write_film(tmp_path / "a.mp4", 1)
+    film = write_video(tmp_path / "a.mp4", 1)
     before = film.read_bytes()
     scene(capsys, film, "--out", tmp_path)
     assert film.read_bytes() == before
@@ -269,7 +269,7 @@ def test_sources_are_not_written_over(tmp_path, capsys):
 
 @pytest.mark.parametrize(("package", "extra"), [("matplotlib", "plot"), ("PIL", "plot"), ("av", "video")])
 def test_missing_extras_are_named(package, extra, tmp_path, capsys, monkeypatch, opened):
-    source = write_film(tmp_path / "a.mkv", 1) if package == "av" else write_picture(tmp_path / "a.png")
+    source = write_video(tmp_path / "a.mkv", 1) if package == "av" else write_picture(tmp_path / "a.png")
     for name in [*sys.modules, package]:
         if name.partition(".")[0] == package:
             monkeypatch.setitem(sys.modules, name, None)
@@ -280,7 +280,7 @@ def test_missing_extras_are_named(package, extra, tmp_path, capsys, monkeypatch,
 def test_a_video_and_its_files(tmp_path, capsys):
     from scale_disco.tasks.io.video import open_video
 
-    film, out = write_film(tmp_path / "waves.mkv", 6), tmp_path / "out"
+    film, out = write_video(tmp_path / "waves.mkv", 6), tmp_path / "out"
     document, err = scene(capsys, film, "--out", out, "--every", 2)
     assert err == ""
     (row,) = document["fields"]
@@ -305,7 +305,7 @@ def test_a_video_and_its_files(tmp_path, capsys):
 
 
 def test_a_video_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch):
-    film, out = write_film(tmp_path / "waves.mkv", 6), tmp_path / "out"
+    film, out = write_video(tmp_path / "waves.mkv", 6), tmp_path / "out"
     scene(capsys, film, "--out", tmp_path / "whole")
     real, calls = cli_scene.cell_field, []
 
@@ -332,7 +332,7 @@ def test_a_video_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch):
 
 
 def test_fields_of_a_video_are_written_now_and_then(tmp_path, capsys, monkeypatch):
-    film, out = write_film(tmp_path / "waves.mkv", 4), tmp_path / "out"
+    film, out = write_video(tmp_path / "waves.mkv", 4), tmp_path / "out"
     seen = []
 
     class Watching(Waves):
@@ -347,7 +347,7 @@ def test_fields_of_a_video_are_written_now_and_then(tmp_path, capsys, monkeypatc
 
 
 def test_a_video_that_breaks_off(tmp_path, capsys):
-    film = cut(write_film(tmp_path / "waves.mkv", 60), 0.5)
+    film = cut(write_video(tmp_path / "waves.mkv", 60), 0.5)
     document, err = scene(capsys, film, "--out", tmp_path / "out", "--every", 10)
     assert 0 < document["fields"][0]["frames"] < 6
     assert "it breaks off after frame " in err

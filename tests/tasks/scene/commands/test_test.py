@@ -157,7 +157,7 @@ def test_planes_are_of_the_size_that_is_counted():
         ("scene --data {tmp}/nowhere", "scene: no folder {tmp}/nowhere"),
         ("scene --depth {tmp}/pictures", "depth: no pairs of NAME.jpg and NAME_depth_mm.png in {tmp}/pictures"),
         ("scene --data {tmp}/pictures --span 7", "scene: span must be above 0 octaves and at most 2, got 7.0"),
-        ("scene --planes 1 --textures {tmp}/nowhere", "zoom: no folder {tmp}/nowhere of pictures"),
+        ("scene --planes 1 --textures {tmp}/nowhere", "zoom: no folder {tmp}/nowhere"),
         ("scene --planes 1 --checkpoint last", "--checkpoint is not of disco test scene"),
         ("scene --planes 1 --outside 3", "--outside is not of disco test scene"),
         ("scene {tmp} --planes 1", "{tmp}: no training run: it has no run.json"),

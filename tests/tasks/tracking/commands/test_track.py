@@ -25,8 +25,8 @@ from scale_disco.tasks.tracking import TrackedBox
 from scale_disco.tasks.tracking.commands import track as cli_track
 from scale_disco.tasks.tracking.commands import window as cli_window
 from tests.conftest import ROOT
-from tests.tasks.tracking.films import SIDE, cut, place, write_film, write_pictures
 from tests.tasks.tracking.sequences import moving, write_otb
+from tests.tasks.tracking.video_files import SIDE, cut, place, write_images, write_video
 
 pytest.importorskip("av")
 
@@ -80,7 +80,7 @@ def refused(capsys, *words, code=1):
 
 @pytest.mark.usefixtures("bright")
 def test_numbers_and_pictures_of_a_moving_square(tmp_path, capsys):
-    film = write_film(tmp_path / "film.mp4", 20)
+    film = write_video(tmp_path / "film.mp4", 20)
     track(film, *BOX, "--out", tmp_path / "out")
     table = rows(tmp_path / "out")
     assert [row[:5] for row in table] == [[number, 4 + 2 * number, 12, 8, 8] for number in range(20)]
@@ -105,7 +105,7 @@ def test_numbers_and_pictures_of_a_moving_square(tmp_path, capsys):
 
 @pytest.mark.usefixtures("bright")
 def test_a_part_of_a_video(tmp_path, capsys):
-    film = write_film(tmp_path / "film.mkv", 20)
+    film = write_video(tmp_path / "film.mkv", 20)
     track(film, "--box", "14,12,8,8", "--start", 5, "--frames", 4, "--out", tmp_path, "--json", "--no-video")
     assert [row[:2] for row in rows(tmp_path)] == [[number, 4 + 2 * number] for number in (5, 6, 7, 8)]
     document = json.loads(capsys.readouterr().out)
@@ -127,7 +127,7 @@ def test_a_part_of_a_video(tmp_path, capsys):
 
 def test_frozen_is_the_default_and_so_is_the_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    track(write_film(tmp_path / "film.mp4", 3), "--box=-2.5,12,8,1e3")
+    track(write_video(tmp_path / "film.mp4", 3), "--box=-2.5,12,8,1e3")
     assert [row[1:5] for row in rows(tmp_path / "track" / "film")] == [[-2.5, 12, 8, 1000]] * 3
     assert Path("track/film/track.mp4").is_file()
 
@@ -135,7 +135,7 @@ def test_frozen_is_the_default_and_so_is_the_folder(tmp_path, monkeypatch, capsy
 @pytest.mark.usefixtures("bright")
 def test_times_are_kept_unless_told_otherwise(tmp_path):
     times = [0, 0.04, 0.08, 0.5, 0.54, 1.0]
-    film = write_film(tmp_path / "film.mkv", 6, times=times)
+    film = write_video(tmp_path / "film.mkv", 6, times=times)
 
     def written():
         return [round(float(frame.time), 3) for frame in open_video(str(tmp_path / "track.mp4")).frames()]
@@ -150,7 +150,7 @@ def test_times_are_kept_unless_told_otherwise(tmp_path):
 
 @pytest.mark.usefixtures("bright")
 def test_folders_with_gaps_and_damaged_pictures(tmp_path, capsys):
-    folder = write_pictures(tmp_path / "shots", [1, 2, 3, 4, 7], mode="L", size=(63, 47))
+    folder = write_images(tmp_path / "shots", [1, 2, 3, 4, 7], mode="L", size=(63, 47))
     cut(folder / "3.png", 0.5)
     Image.new("L", (20, 20)).save(folder / "4.png")
     track(folder, *BOX, "--out", tmp_path)
@@ -170,7 +170,7 @@ def test_folders_with_gaps_and_damaged_pictures(tmp_path, capsys):
 @pytest.mark.usefixtures("bright")
 @pytest.mark.parametrize("name", ["film.mp4", "film.mkv"])
 def test_videos_that_break_off_are_tracked_until_then(tmp_path, name, capsys):
-    film = cut(write_film(tmp_path / name, 100, noise=True, movflags="faststart"), 0.5)
+    film = cut(write_video(tmp_path / name, 100, noise=True, movflags="faststart"), 0.5)
     track(film, *BOX, "--out", tmp_path, "--json")
     out, err = capsys.readouterr()
     count = json.loads(out)["frames"]
@@ -221,7 +221,7 @@ def test_boxes_that_are_none(box, message, capsys):
 
 @pytest.mark.parametrize("box", ["64,12,8,8", "4,48,8,8", "-8,12,8,8", "4,-8,8,8"])
 def test_boxes_outside_of_the_frame(box, tmp_path, capsys):
-    film = write_film(tmp_path / "film.mp4", 2)
+    film = write_video(tmp_path / "film.mp4", 2)
     line = refused(capsys, film, f"--box={box}", "--out", tmp_path / "out")
     assert line == f"disco track: --box {box} is outside of the first frame, which has 64 x 48 pixels\n"
     assert not (tmp_path / "out").exists()
@@ -238,7 +238,7 @@ def test_boxes_outside_of_the_frame(box, tmp_path, capsys):
     ],
 )
 def test_wrong_options(words, message, tmp_path, capsys):
-    film = write_film(tmp_path / "film.mp4", 5)
+    film = write_video(tmp_path / "film.mp4", 5)
     assert message in refused(capsys, film, *BOX, *words.split(), "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -250,12 +250,12 @@ def test_wrong_rates(rate, capsys):
 
 def test_a_box_is_needed(tmp_path, capsys):
     message = "disco track: --box x,y,w,h is needed, the object in the first frame; or --show, to draw it in a window\n"
-    assert refused(capsys, write_film(tmp_path / "film.mp4", 2)) == message
-    assert refused(capsys, write_pictures(tmp_path / "shots", [1])) == message
+    assert refused(capsys, write_video(tmp_path / "film.mp4", 2)) == message
+    assert refused(capsys, write_images(tmp_path / "shots", [1])) == message
 
 
 def test_a_first_picture_that_cannot_be_read(tmp_path, capsys):
-    folder = write_pictures(tmp_path / "shots", range(3))
+    folder = write_images(tmp_path / "shots", range(3))
     (folder / "0.png").write_text("no picture")
     line = refused(capsys, folder, *BOX, "--out", tmp_path)
     assert line.startswith("disco track: shots: no first frame: 1 picture left out: 0.png: not a picture")
@@ -265,12 +265,12 @@ def test_a_first_picture_that_cannot_be_read(tmp_path, capsys):
 
 
 def test_a_video_without_frames(tmp_path, capsys):
-    film = cut(write_film(tmp_path / "film.mkv", 50, noise=True), 0.04)
+    film = cut(write_video(tmp_path / "film.mkv", 50, noise=True), 0.04)
     assert "no first frame" in refused(capsys, film, *BOX, "--out", tmp_path)
 
 
 def test_the_video_is_not_written_over(tmp_path, capsys):
-    film = write_film(tmp_path / "track.mp4", 3)
+    film = write_video(tmp_path / "track.mp4", 3)
     before = film.read_bytes()
     assert "would be replaced by the result" in refused(capsys, film, *BOX, "--out", tmp_path)
     assert film.read_bytes() == before
@@ -283,7 +283,7 @@ def hide(monkeypatch, package):
 
 
 def test_missing_extras_are_named(tmp_path, capsys, monkeypatch):
-    film, folder = write_film(tmp_path / "film.mp4", 2), write_pictures(tmp_path / "shots", [1, 2])
+    film, folder = write_video(tmp_path / "film.mp4", 2), write_images(tmp_path / "shots", [1, 2])
     hide(monkeypatch, "av")
     for source in (film, folder, "0"):
         assert refused(capsys, source, *BOX, "--out", tmp_path).endswith('needs av: pip install "scale-disco[video]"\n')
@@ -302,7 +302,7 @@ def test_progress_has_the_time_left(tmp_path, capsys, monkeypatch):
             return super().update(image)
 
     monkeypatch.setattr(cli_track, "open_tracker", lambda options: Slow())
-    track(write_film(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path)
+    track(write_video(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path)
     assert " s left" in capsys.readouterr().err
 
 
@@ -314,7 +314,7 @@ def test_an_error_half_way_keeps_what_was_tracked(tmp_path, capsys, monkeypatch)
             return super().update(image)
 
     monkeypatch.setattr(cli_track, "open_tracker", lambda options: Failing())
-    track(write_film(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path, "--json", code=1)
+    track(write_video(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path, "--json", code=1)
     out, err = capsys.readouterr()
     assert err == "disco track: the tracker failed\n"
     assert json.loads(out)["stopped"] is True
@@ -326,7 +326,7 @@ def test_an_error_half_way_keeps_what_was_tracked(tmp_path, capsys, monkeypatch)
 def test_a_full_disk_costs_the_video_only(tmp_path, capsys):
     import resource
 
-    film = write_film(tmp_path / "film.mkv", 60, size=(320, 240), noise=True)
+    film = write_video(tmp_path / "film.mkv", 60, size=(320, 240), noise=True)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
@@ -347,7 +347,7 @@ def test_an_error_at_the_first_frame_leaves_nothing(tmp_path, capsys, monkeypatc
             raise ValueError("the tracker failed")
 
     monkeypatch.setattr(cli_track, "open_tracker", lambda options: Failing())
-    refused(capsys, write_film(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path / "out")
+    refused(capsys, write_video(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -394,7 +394,7 @@ sys.exit(main(sys.argv[1:]))
 
 def started(tmp_path, pause=0.02):
     """A process that tracks for a long time, after a few frames, and the lines that it has written so far."""
-    film, program = write_film(tmp_path / "film.mkv", 1000), SLOW.format(pause=pause, busy=str(tmp_path / "busy"))
+    film, program = write_video(tmp_path / "film.mkv", 1000), SLOW.format(pause=pause, busy=str(tmp_path / "busy"))
     process = subprocess.Popen(
         [sys.executable, "-c", program, "track", str(film), *BOX, "--out", str(tmp_path / "out")],
         stdout=subprocess.PIPE,
@@ -456,14 +456,14 @@ def test_no_screen_is_one_line(tmp_path, capsys, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     if sys.platform != "linux":
         pytest.skip("a screen is always there")
-    line = refused(capsys, write_film(tmp_path / "film.mp4", 2), "--show", "--out", tmp_path / "out")
+    line = refused(capsys, write_video(tmp_path / "film.mp4", 2), "--show", "--out", tmp_path / "out")
     assert line.startswith("disco track: --show needs a screen: ")
     assert not (tmp_path / "out").exists()
 
 
 def test_no_tkinter_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tkinter", None)
-    line = refused(capsys, write_film(tmp_path / "film.mp4", 2), "--show", "--out", tmp_path / "out")
+    line = refused(capsys, write_video(tmp_path / "film.mp4", 2), "--show", "--out", tmp_path / "out")
     assert line == "disco track: --show needs tkinter, which this Python was built without\n"
 
 
@@ -492,7 +492,7 @@ class FakeWindow:
 @pytest.mark.usefixtures("bright")
 def test_closing_the_window_ends_it_well(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli_track, "Window", FakeWindow)
-    film = write_film(tmp_path / "film.mp4", 20)
+    film = write_video(tmp_path / "film.mp4", 20)
     track(film, "--show", "--out", tmp_path)
     assert [row[1] for row in rows(tmp_path)] == [4, 6, 8, 10]
     monkeypatch.setattr(FakeWindow, "box", None)
@@ -530,7 +530,7 @@ def xdotool(*words):
 
 
 def test_a_box_is_drawn_with_the_mouse(screen, tmp_path):
-    film = write_film(tmp_path / "film.mp4", 6, size=(320, 240))
+    film = write_video(tmp_path / "film.mp4", 6, size=(320, 240))
     process = subprocess.Popen(
         [sys.executable, "-m", "scale_disco", "track", str(film), "--show", "--out", str(tmp_path / "out")],
         stdout=subprocess.PIPE,

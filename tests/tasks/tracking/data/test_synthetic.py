@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from scale_disco.tasks.io.photo import load_frame
-from scale_disco.tasks.io.textures import SHORTEST, photographs, split, textures
+from scale_disco.tasks.io.textures import SHORTEST, source_images, split, textures
 from scale_disco.tasks.tracking.data.motion import (
     APART,
     FASTEST,
@@ -170,7 +170,7 @@ def test_walks_use_the_octaves():
 
 
 def masters_of(settings: SequenceSettings, pictures=None) -> tuple[set[str], set[str]]:
-    plans = planned(photographs() if pictures is None else pictures, settings)
+    plans = planned(source_images() if pictures is None else pictures, settings)
     return {plan.object.group for plan in plans}, {plan.background.group for plan in plans}
 
 
@@ -188,7 +188,7 @@ def test_parts_share_no_picture(seeds):
 @given(names=st.sets(st.from_regex(r"[a-z]{1,4}(/[a-z]{1,3})?", fullmatch=True), min_size=2), wide=st.integers(0, 99))
 def test_pictures_are_divided_by_their_groups(names, wide):
     masters = [
-        replace(textures(10)[0], name=name, group=name.split("/")[0], made=False, size=(number % 100,) * 2)
+        replace(textures(10)[0], name=name, group=name.split("/")[0], synthetic=False, size=(number % 100,) * 2)
         for number, name in enumerate(sorted(names))
     ]
     train, test = (split(masters, part, lambda master: master.size[0] > wide) for part in ("train", "test"))
@@ -199,9 +199,9 @@ def test_pictures_are_divided_by_their_groups(names, wide):
 
 def test_both_parts_have_pictures_and_textures_of_their_own():
     for part in ("train", "test"):
-        plans = planned(photographs(), SequenceSettings(part=part, count=100, frames=1))
+        plans = planned(source_images(), SequenceSettings(part=part, count=100, frames=1))
         for masters in ([plan.object for plan in plans], [plan.background for plan in plans]):
-            assert {master.made for master in masters} == {False, True}
+            assert {master.synthetic for master in masters} == {False, True}
         assert all(plan.object.group != plan.background.group for plan in plans)
 
 
@@ -212,13 +212,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("zoom") / "train"
-    assert build(folder, photographs(), SMALL) == SMALL.count
+    assert build(folder, source_images(), SMALL) == SMALL.count
     return folder
 
 
 def test_sequences_are_read_as_those_of_otb(made):
     sequences = read_sequences(made)
-    plans = {plan.name: plan for plan in planned(photographs(), SMALL)}
+    plans = {plan.name: plan for plan in planned(source_images(), SMALL)}
     assert [sequence.name for sequence in sequences] == sorted(plans)
     assert {sequence.name.split("-")[0] for sequence in sequences} == set(KINDS)
     for sequence in sequences:
@@ -229,7 +229,7 @@ def test_sequences_are_read_as_those_of_otb(made):
 
 def test_the_note_tells_what_was_used(made):
     note = json.loads((made / NOTE).read_text())
-    plans = planned(photographs(), SMALL)
+    plans = planned(source_images(), SMALL)
     assert note["sequences"] == {
         plan.name: {"object": plan.object.name, "background": plan.background.name} for plan in plans
     }
@@ -238,14 +238,14 @@ def test_the_note_tells_what_was_used(made):
 
 
 def test_the_same_seed_gives_the_same_bytes(made, tmp_path):
-    build(tmp_path / "again", photographs(), SMALL)
+    build(tmp_path / "again", source_images(), SMALL)
     assert contents(tmp_path / "again") == contents(made)
-    build(tmp_path / "other", photographs(), replace(SMALL, seed=1))
+    build(tmp_path / "other", source_images(), replace(SMALL, seed=1))
     assert not set(contents(tmp_path / "other").values()) & set(contents(made).values())
 
 
 def test_a_sequence_does_not_depend_on_how_many_there_are(made, tmp_path):
-    build(tmp_path, photographs(), replace(SMALL, count=3))
+    build(tmp_path, source_images(), replace(SMALL, count=3))
     few = {name: content for name, content in contents(tmp_path).items() if name != NOTE}
     assert few.items() <= contents(made).items()
     assert len(few) == 3 * (SMALL.frames + 1)
@@ -253,48 +253,48 @@ def test_a_sequence_does_not_depend_on_how_many_there_are(made, tmp_path):
 
 def test_finished_sequences_are_kept_and_missing_ones_made(made, tmp_path):
     out, calls = tmp_path / "part", []
-    build(out, photographs(), SMALL)
+    build(out, source_images(), SMALL)
     before = {name: (out / name).stat().st_mtime_ns for name in contents(out)}
     (out / "step-0002").rename(out / ".step-0002")  # as a process leaves it that was ended
     (out / ".step-0002" / "img" / "0002.jpg").write_bytes(b"half")
     (out / ".step-0002" / "img" / "0009.jpg").write_bytes(b"stale")
-    assert build(out, photographs(), SMALL, lambda *done: calls.append(done)) == 1
+    assert build(out, source_images(), SMALL, lambda *done: calls.append(done)) == 1
     assert calls == [(SMALL.frames, SMALL.frames)]
     assert contents(out) == contents(made)
     again = {name: (out / name).stat().st_mtime_ns for name in contents(out)}
     assert all((again[name] == before[name]) == (not name.startswith("step-0002")) for name in again)
-    assert build(out, photographs(), SMALL) == 0
+    assert build(out, source_images(), SMALL) == 0
 
 
 def test_other_sequences_in_the_folder_are_refused(made, tmp_path):
     with pytest.raises(ValueError, match=r"are others: seed 0, not 1, noise 2.0, not 3.0; delete them or choose"):
-        build(made, photographs(), replace(SMALL, seed=1, noise=3.0))
+        build(made, source_images(), replace(SMALL, seed=1, noise=3.0))
     with pytest.raises(ValueError, match="cut from other pictures"):
-        build(made, photographs()[:4], SMALL)
+        build(made, source_images()[:4], SMALL)
     for content in ("no note", "[]", '{"settings": 3}'):
         (tmp_path / NOTE).write_text(content)
         with pytest.raises(ValueError, match=r"zoom\.json: damaged or foreign; delete"):
-            build(tmp_path, photographs(), SMALL)
+            build(tmp_path, source_images(), SMALL)
 
 
 @pytest.mark.parametrize("harm", ["frame", "truth"])
 def test_a_sequence_that_was_changed_is_refused(tmp_path, harm):
     few = replace(SMALL, count=1)
-    build(tmp_path, photographs(), few)
+    build(tmp_path, source_images(), few)
     if harm == "frame":
         (tmp_path / "walk-0001" / "img" / "0003.jpg").unlink()
     else:
         (tmp_path / "walk-0001" / "groundtruth_rect.txt").write_text("1,1,2,2\n" * 4)
     with pytest.raises(ValueError, match="walk-0001 is not as it was made; delete it, it is made anew"):
-        build(tmp_path, photographs(), few)
+        build(tmp_path, source_images(), few)
 
 
 CALL = """
 from pathlib import Path
 from scale_disco.tasks.tracking.data.synthetic import SequenceSettings, build
-from scale_disco.tasks.io.textures import photographs
+from scale_disco.tasks.io.textures import source_images
 import sys
-build(Path(sys.argv[1]), photographs(), SequenceSettings(count=8, frames=4, size=(128, 96), textures=10))
+build(Path(sys.argv[1]), source_images(), SequenceSettings(count=8, frames=4, size=(128, 96), textures=10))
 """
 
 
@@ -310,12 +310,12 @@ def test_a_killed_process_leaves_whole_sequences(made, tmp_path, after):
     for folder in out.glob("[!.]*-*"):
         assert len(list((folder / "img").iterdir())) == SMALL.frames
         assert (folder / "groundtruth_rect.txt").is_file()
-    build(out, photographs(), SMALL)
+    build(out, source_images(), SMALL)
     assert contents(out) == contents(made)
 
 
 def test_a_failure_leaves_no_draft(tmp_path):
-    broken = [replace(master, read=lambda: 1 / 0) for master in photographs()]
+    broken = [replace(master, read=lambda: 1 / 0) for master in source_images()]
     with pytest.raises(ZeroDivisionError):
         build(tmp_path, broken, SMALL)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir() and path.name.startswith(".")] == []
@@ -323,8 +323,8 @@ def test_a_failure_leaves_no_draft(tmp_path):
 
 def test_frames_without_loss(tmp_path):
     lossless = replace(SMALL, count=1, suffix=".png")
-    build(tmp_path, photographs(), lossless)
-    plan = planned(photographs(), lossless)[0]
+    build(tmp_path, source_images(), lossless)
+    plan = planned(source_images(), lossless)[0]
     scene = SequenceRenderer(plan, lossless, lambda master: master.read())
     for number in range(lossless.frames):
         frame = load_frame(tmp_path / plan.name / "img" / f"{number + 1:04d}.png")
@@ -335,7 +335,7 @@ def test_frames_without_loss(tmp_path):
 def test_only_the_object_differs_from_the_background(number):
     """Without noise, light and camera motion, pixels far from all boxes stay; those in the box are others."""
     still = replace(SMALL, size=FRAME, light=0.0, noise=0.0, suffix=".png")
-    plan = planned(photographs(), still)[number]
+    plan = planned(source_images(), still)[number]
     scene = SequenceRenderer(plan, still, lambda master: master.read())
     scene.pan[:] = scene.pan[0]
     frames = np.stack([scene.frame(index) for index in range(still.frames)]).astype(int)
@@ -352,7 +352,7 @@ def test_only_the_object_differs_from_the_background(number):
 def test_objects_have_about_the_colours_of_their_background():
     wide = replace(SMALL, size=FRAME, count=60)
     apart = []
-    for plan in planned(photographs(), wide):
+    for plan in planned(source_images(), wide):
         scene = SequenceRenderer(plan, wide, lambda master: master.read())
         texture, canvas = (np.asarray(image, float).mean((0, 1)) for image in (scene.sprite.texture, scene.canvas))
         apart.append(np.abs(texture - canvas).max())
@@ -397,7 +397,7 @@ def test_pictures_of_a_folder(tmp_path):
     picture(tmp_path / ".hidden.png", seed=12)
     (tmp_path / "read.me").write_text("not a picture")
     (tmp_path / "street" / "copy.jpg").write_bytes((tmp_path / "street" / "two.jpg").read_bytes())
-    found = {master.name: master for master in photographs(tmp_path)}
+    found = {master.name: master for master in source_images(tmp_path)}
     assert set(found) == {
         "RGB.png", "L.png", "RGBA.png", "P.png", "CMYK.jpg", "1.png", "street/deep/one.JPG", "street/copy.jpg"
     }  # fmt: skip
@@ -415,16 +415,16 @@ def test_pictures_are_turned_as_their_camera_says(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by a quarter
     Image.new("RGB", (200, 100)).save(tmp_path / "a.jpg", exif=exif)
-    assert photographs(tmp_path)[0].size == (100, 200)
+    assert source_images(tmp_path)[0].size == (100, 200)
 
 
 def test_tiny_pictures_are_left_out(tmp_path):
     picture(tmp_path / "tiny.png", (500, SHORTEST - 1))
-    with pytest.raises(ValueError, match=r"every picture in .* has a side of less than 64 pixels"):
-        photographs(tmp_path)
+    with pytest.raises(ValueError, match=r"every image in .* has a side of less than 64 pixels"):
+        source_images(tmp_path)
     picture(tmp_path / "small.png", (SHORTEST, SHORTEST))
-    with pytest.warns(UserWarning, match=r"left out, with a side of less than 64 pixels: tiny\.png in"):
-        small = photographs(tmp_path)
+    with pytest.warns(UserWarning, match=r"skipped, with a side of less than 64 pixels: tiny\.png in"):
+        small = source_images(tmp_path)
     assert [master.name for master in small] == ["small.png"]
     assert build(tmp_path / "out", small, SMALL) == SMALL.count
 
@@ -435,17 +435,17 @@ def test_unreadable_pictures_are_named(tmp_path):
         (tmp_path / f"{number}.png").write_bytes(whole[: 100 * number])
     Image.fromarray(np.zeros((99, 99), np.uint16)).save(tmp_path / "deep.png")
     with pytest.raises(
-        ValueError, match=r"cannot read .*1\.png \(.*3\.png \(.* and 2 more; mend or remove them"
+        ValueError, match=r"cannot read .*1\.png \(.*3\.png \(.* and 2 more; fix or remove them"
     ) as error:
-        photographs(tmp_path)
+        source_images(tmp_path)
     assert "\n" not in str(error.value)
 
 
 def test_folders_without_pictures(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no pictures in .* \(looked for \.bmp, "):
-        photographs(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"no folder .*missing of pictures"):
-        photographs(tmp_path / "missing")
+    with pytest.raises(FileNotFoundError, match=r"no images in .* \(looked for \.bmp, "):
+        source_images(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no folder .*missing"):
+        source_images(tmp_path / "missing")
 
 
 def test_textures_are_many_and_stay_the_same():
@@ -458,7 +458,7 @@ def test_textures_are_many_and_stay_the_same():
 
 
 def test_real_photographs(shared, tmp_path):
-    pictures = photographs(shared / "data" / "photos")
+    pictures = source_images(shared / "data" / "photos")
     settings = SequenceSettings(part="test", count=4, frames=3)
     assert build(tmp_path, pictures, settings) == 4
     assert len(read_sequences(tmp_path)) == 4

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...io.terminal import Progress
-from ...io.textures import photographs
+from ...io.textures import source_images
 from ..data.synthetic import SequenceSettings, build
 
 _COUNTS = {
@@ -45,7 +45,7 @@ def _size(text: str) -> tuple[int, int]:
 def run(options: argparse.Namespace) -> None:
     """Render the sequences of both parts that do not exist yet."""
     with Progress("zoom, images") as progress:
-        images = photographs(options.images, progress)
+        images = source_images(options.images, progress)
     shared = {"size": options.size, "seed": getattr(options, "seed", None), "suffix": ".png" if options.png else None}
 
     def settings(part: str, default: SequenceSettings, **counts: int | None) -> SequenceSettings:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....files import locked, make_folder, write
 from ....reading import plain, read_json
-from ...io.textures import PARTS, Master, split, textures
+from ...io.textures import PARTS, SourceImage, split, textures
 from .motion import KINDS, SMALLEST, ObjectMotion, ObjectShape, largest_size, random_motion, wander
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ class SequencePlan(NamedTuple):
 
     name: str
     number: int
-    background: Master
-    object: Master
+    background: SourceImage
+    object: SourceImage
     motion: ObjectMotion
 
 
-def build(out: Path, pictures: list[Master], settings: SequenceSettings, progress: Progress | None = None) -> int:
+def build(out: Path, pictures: list[SourceImage], settings: SequenceSettings, progress: Progress | None = None) -> int:
     """Make the sequences of a part that are not yet in a folder, and say how many that were.
 
     A sequence appears whole or not at all. The note `zoom.json` tells what every sequence was cut from; sequences with
@@ -114,13 +114,13 @@ def build(out: Path, pictures: list[Master], settings: SequenceSettings, progres
     return len(missing)
 
 
-def planned(pictures: list[Master], settings: SequenceSettings) -> list[SequencePlan]:
+def planned(pictures: list[SourceImage], settings: SequenceSettings) -> list[SequencePlan]:
     """The sequences that settings ask for."""
     masters = split([*pictures, *textures(settings.textures)], settings.part, lambda master: _is_wide(master, settings))
     return [_plan(masters, settings, number) for number in range(settings.count)]
 
 
-def _plan(masters: list[Master], settings: SequenceSettings, number: int) -> SequencePlan:
+def _plan(masters: list[SourceImage], settings: SequenceSettings, number: int) -> SequencePlan:
     generator = _generator(settings, number, 0)
     kind = KINDS[number % len(KINDS)]
     wide = [master for master in masters if _is_wide(master, settings)]
@@ -140,15 +140,15 @@ def _generator(settings: SequenceSettings, number: int, purpose: int) -> np.rand
     return np.random.default_rng([settings.seed, PARTS.index(settings.part), number, purpose])
 
 
-def _choice(generator: np.random.Generator, masters: list[Master], share: float) -> Master:
+def _choice(generator: np.random.Generator, masters: list[SourceImage], share: float) -> SourceImage:
     """A made texture, for a share of the calls, or a picture; large pictures more often than small ones."""
     made = bool(generator.uniform() < share)
-    chosen = [master for master in masters if master.made == made] or masters
+    chosen = [master for master in masters if master.synthetic == made] or masters
     weights = np.sqrt([master.size[0] * master.size[1] for master in chosen])
     return chosen[int(generator.choice(len(chosen), p=weights / weights.sum()))]
 
 
-def _is_wide(master: Master, settings: SequenceSettings) -> bool:
+def _is_wide(master: SourceImage, settings: SequenceSettings) -> bool:
     """Whether a picture can be a background, if need be with its mirror images around it."""
     return all(3 * have >= want + 2 * _PAN for have, want in zip(master.size, settings.size, strict=True))
 
@@ -163,7 +163,7 @@ def _note(plans: list[SequencePlan], settings: SequenceSettings) -> dict[str, An
     return {
         "format": _FORMAT,
         "settings": asdict(settings) | {"size": list(settings.size)},
-        "masters": {name: {"group": masters[name].group, "sha256": masters[name].mark} for name in sorted(masters)},
+        "masters": {name: {"group": masters[name].group, "sha256": masters[name].sha256} for name in sorted(masters)},
         "sequences": {plan.name: {"object": plan.object.name, "background": plan.background.name} for plan in plans},
     }
 
@@ -208,7 +208,7 @@ def _is_there(folder: Path, plan: SequencePlan, settings: SequenceSettings) -> b
     return True
 
 
-def _make(folder: Path, plan: SequencePlan, settings: SequenceSettings, read: Callable[[Master], Image]) -> None:
+def _make(folder: Path, plan: SequencePlan, settings: SequenceSettings, read: Callable[[SourceImage], Image]) -> None:
     """Write a sequence beside its place, then move it there."""
     draft = folder.with_name(f".{folder.name}")
     if draft.exists():  # of a process that was ended
@@ -233,7 +233,7 @@ def _make(folder: Path, plan: SequencePlan, settings: SequenceSettings, read: Ca
 class SequenceRenderer:
     """The frames of a sequence, drawn in order."""
 
-    def __init__(self, plan: SequencePlan, settings: SequenceSettings, read: Callable[[Master], Image]) -> None:
+    def __init__(self, plan: SequencePlan, settings: SequenceSettings, read: Callable[[SourceImage], Image]) -> None:
         self.motion, self.settings = plan.motion, settings
         self.generator = _generator(settings, plan.number, 1)
         self.canvas = self._background(read(plan.background))

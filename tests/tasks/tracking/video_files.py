@@ -25,7 +25,7 @@ def place(image) -> tuple[float, float]:
     return bright.any(0).nonzero()[0].item(), bright.any(1).nonzero()[0].item()
 
 
-def write_film(path: Path, count: int = 20, *, size=(64, 48), rate=25, codec="libx264", times=None, **options) -> Path:
+def write_video(path: Path, count: int = 20, *, size=(64, 48), rate=25, codec="libx264", times=None, **options) -> Path:
     """A video file; `times` are seconds of frames, `movflags=...` goes to the container, `noise` makes it larger."""
     import av
 
@@ -51,7 +51,7 @@ def write_film(path: Path, count: int = 20, *, size=(64, 48), rate=25, codec="li
     return path
 
 
-def write_sound(path: Path) -> Path:
+def write_audio(path: Path) -> Path:
     """A second of silence."""
     import av
 
@@ -65,7 +65,7 @@ def write_sound(path: Path) -> Path:
     return path
 
 
-def write_pictures(folder: Path, numbers, *, suffix=".png", mode="RGB", size=(64, 48)) -> Path:
+def write_images(folder: Path, numbers, *, suffix=".png", mode="RGB", size=(64, 48)) -> Path:
     """Pictures of the square, called by their numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in numbers:
