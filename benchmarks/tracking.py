@@ -21,7 +21,7 @@ from scale_disco.files import write
 from scale_disco.models import create_model
 from scale_disco.tasks.bench.timing import on_reference
 from scale_disco.tasks.io.figures import save_figure
-from scale_disco.tasks.io.photo import load_frame
+from scale_disco.tasks.io.images import load_frame
 from scale_disco.tasks.io.report import provenance, table
 from scale_disco.tasks.runs.evaluate import trained
 from scale_disco.tasks.tracking import MOTIONS, SiameseTracker, StaticBoxTracker, Tracker

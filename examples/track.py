@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 
 from scale_disco.models import create_model
-from scale_disco.tasks.io.photo import load_frame
+from scale_disco.tasks.io.images import load_frame
 from scale_disco.tasks.io.report import table
 from scale_disco.tasks.io.textures import source_images
 from scale_disco.tasks.tracking import SiameseTracker

@@ -35,7 +35,7 @@ from scale_disco.models.checkpoints import read_weights
 from scale_disco.tasks.io import mnist
 from scale_disco.tasks.io import samples as pictures
 from scale_disco.tasks.io import textures as zoom_masters
-from scale_disco.tasks.io.images import is_image, read_image, size_of
+from scale_disco.tasks.io.images import is_image, load_frame, read_image, size_of
 from scale_disco.tasks.io.video import open_video
 from scale_disco.tasks.mnist_scale import data as mnist_scale
 from scale_disco.tasks.mnist_scale.training import MnistScaleOptions
@@ -1379,8 +1379,8 @@ READERS: dict[str, Reader] = {
     "class folders, cached": Reader(
         lambda folder: read_folder(folder, 8, cache=folder / "cache.safetensors"), cache_seeds, cache_cases
     ),
-    "picture folder": Reader(lambda folder: pictures.picture_folder(folder, 2), wide_and_other, picture_cases),
-    "frames": Reader(lambda folder: otb.load_frame(only(folder)), picture_seeds, picture_cases),
+    "picture folder": Reader(lambda folder: pictures.image_folder(folder, 2), wide_and_other, picture_cases),
+    "frames": Reader(lambda folder: load_frame(only(folder)), picture_seeds, picture_cases),
     # As many pixels as are allowed, of 32 bits, as they are in the file, as an array and in RGB.
     "photographs": Reader(read_scene_picture, wide_and_other, picture_cases, room=2 * ROOM),
     "pictures to zoom": Reader(

@@ -218,7 +218,7 @@ def test_pictures_that_cannot_be_used_are_frames_without_image(tmp_path):
     assert [frame.image is None for frame in footage.frames()] == [False, False, True, False, True, True, True, False]
     (remark,) = footage.remarks()
     assert remark.startswith("4 pictures left out: 2.png: 10 x 20 pixels, the first has 64 x 48; 4.png: ")
-    assert "; 5.png: not a picture of a kind that is read here" in remark
+    assert "; 5.png: not an image in a supported format" in remark
     assert remark.endswith("; and 1 more")
 
 

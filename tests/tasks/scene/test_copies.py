@@ -111,7 +111,7 @@ def test_pictures_of_a_folder_and_below(tmp_path):
     assert [one.name for one in found] == ["a.jpg", "b.png", "more/d.jpg", "more/e.png"]
     assert len({one.mark for one in found}) == 3  # d is a
     assert found[0].read().shape == (3, 64, 64)
-    with pytest.raises(FileNotFoundError, match="no pictures in"):
+    with pytest.raises(FileNotFoundError, match="no images in"):
         find(save(tmp_path / "empty"))
 
 

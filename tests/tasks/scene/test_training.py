@@ -174,7 +174,7 @@ def test_settings_that_cannot_be(options, message):
 
 
 def test_folders_that_cannot_be(tmp_path, data):
-    with pytest.raises(FileNotFoundError, match="no pictures in"):
+    with pytest.raises(FileNotFoundError, match="no images in"):
         SceneOptions().lesson(tmp_path)
     with pytest.raises(ValueError, match=r"--holdout 0\.1 of 4 pictures keeps 0"):
         SceneOptions().lesson(data)

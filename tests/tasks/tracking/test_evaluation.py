@@ -328,12 +328,12 @@ def test_frames_that_cannot_be_read_are_named_and_the_finished_kept(three, tmp_p
     content = broken.read_bytes()
     broken.write_bytes(b"no picture")
     gone.rename(gone.with_suffix(".away"))
-    with pytest.raises(ValueError, match=r"^B, frame 2 of 3: cannot read the frame .*0002\.png: ") as caught:
+    with pytest.raises(ValueError, match=r"^B, frame 2 of 3: cannot read .*0002\.png: ") as caught:
         run(StaticBoxTracker(), three, tmp_path / "out", fingerprint="x")
     assert "\n" not in str(caught.value)
     assert sorted(path.name for path in (tmp_path / "out").glob("*.txt")) == ["A.txt"]
     broken.write_bytes(content)
-    with pytest.raises(ValueError, match=r"^C, frame 4 of 5: cannot read the frame .*0004\.png: No such file"):
+    with pytest.raises(ValueError, match=r"^C, frame 4 of 5: cannot read .*0004\.png: No such file"):
         run(StaticBoxTracker(), three, tmp_path / "out", fingerprint="x")
     assert sorted(path.name for path in (tmp_path / "out").glob("*.txt")) == ["A.txt", "B.txt"]
 

@@ -1,9 +1,10 @@
-"""Photographs of all kinds, as cameras, scanners and the web have them: upright, in RGB, no larger than asked for."""
+"""Image files: find, open and decode them, whoever made them."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,125 +12,190 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .photo import FORMATS, SUFFIXES, open_image
+from ...files import reason
+from ...reading import mapped, plain
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SHORTEST = 32  # pixels of a side below which there is no telling how scale changes over a picture
-_BAND = 64  # rows at a time
-_GAP = 2  # decoders may shrink to this much more than is asked for, the rest is resampled
+# Formats that Pillow decodes by itself; it hands others, such as EPS, to programs that would run what is in them.
+FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+LUMA = (0.299, 0.587, 0.114)  # weights of R, G and B (ITU-R BT.601)
+SHORTEST = 32  # pixels: a smaller image has too few windows for a scale field
+_MAX_PIXELS = 89_478_485  # Pillow's default threshold for decompression bombs
+_BAND = 64  # rows converted at a time, so that memory holds no second copy of a large image
+_DRAFT = 2  # decoders may shrink to this many times the requested size, the rest is resampled
 
 
 class UnreadableError(ValueError):
-    """A file that is no picture, a damaged one, or one too small."""
+    """Raised for a file that is damaged, too small, or not an image in a supported format."""
 
 
-def find_images(folder: Path, *, below: bool = False) -> list[Path]:
-    """The pictures in a folder by their suffixes, sorted, without hidden ones.
+def list_images(folder: Path, *, recursive: bool = False) -> list[Path]:
+    """Return the images in a folder by suffix, sorted, without hidden files; with `recursive` also those below it."""
 
-    Args:
-        folder: The folder.
-        below: Also those in the folders in it.
-    """
+    def files(parent: Path) -> Iterator[Path]:
+        for path in parent.iterdir():
+            if path.name.startswith("."):
+                continue
+            if path.suffix.lower() in SUFFIXES and path.is_file():
+                yield path
+            elif recursive and path.is_dir():
+                yield from files(path)
+
+    return sorted(files(folder))
+
+
+def find_images(folder: Path, *, recursive: bool = False) -> list[Path]:
+    """Return the images in a folder like `list_images`; raise FileNotFoundError if there are none."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"scene: no folder {folder}")
-    paths = sorted(path for path in _files(folder, below) if path.suffix.lower() in SUFFIXES)
+        raise FileNotFoundError(f"no folder {folder}")
+    paths = list_images(folder, recursive=recursive)
     if not paths:
-        where = f"{folder} and below it" if below else str(folder)
-        raise FileNotFoundError(f"scene: no pictures in {where} (looked for {', '.join(SUFFIXES)})")
+        where = f"{folder} and below it" if recursive else str(folder)
+        raise FileNotFoundError(f"no images in {where} (looked for {', '.join(SUFFIXES)})")
     return paths
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file is a picture rather than a video: by its suffix, or by what is in it."""
+    """Return whether a file is an image rather than a video, by its suffix or its content."""
     if path.suffix.lower() in SUFFIXES:
         return True
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-            with Image.open(path, formats=FORMATS):
-                return True
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS):
+            return True
     except UnidentifiedImageError:
         return False
     except Image.DecompressionBombError:
         return True
 
 
-def read_image(path: Path, longest: int | None = None, *, shortest: int = SHORTEST) -> Tensor:
-    """One picture, uint8 [3, H, W] in RGB, turned upright as its EXIF says.
+@contextmanager
+def open_image(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Image]:
+    """Open an image, which must be decoded inside the block.
 
-    What is transparent shows white. Grey values of 16 bits are divided by 257; those of 32 bits, integer or floating,
-    are stretched from the least to the greatest, unless they are of 16 bits after all. Of files with several pictures
-    it is the first.
+    Whatever goes wrong in the block, including damaged content, becomes an `UnreadableError` that names the file.
+    Pillow's warnings about odd metadata are ignored.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise ImportError('reading images needs pillow: pip install "scale-disco[plot]"') from error
+
+    too_large = f"more than {_MAX_PIXELS:,} pixels, possibly a decompression bomb"
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            mapped(path) as file,
+            Image.open(file, formats=formats) as image,  # type: ignore[arg-type]
+        ):
+            if image.width * image.height > _MAX_PIXELS:
+                raise ValueError(too_large)
+            yield image
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged image makes Pillow raise a dozen kinds
+        if isinstance(error, UnidentifiedImageError):
+            why = f"not an image in a supported format ({', '.join(formats)}), or damaged at its start"
+        elif isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+            why = too_large
+        else:
+            why = plain((isinstance(error, OSError) and error.strerror) or reason(error))
+        raise UnreadableError(f"cannot read {path}: {why}") from error
+
+
+def load_rgb(path: Path, *, upright: bool = True, longest: int | None = None) -> Image:
+    """Decode an image of 8 bits per channel to RGB.
 
     Args:
         path: The file.
-        longest: Pictures with a longer side are shrunk to it, with antialiasing.
-        shortest: Pictures with a shorter side are refused, as they are after shrinking.
+        upright: Turn it as its EXIF orientation says.
+        longest: The decoder may shrink the image, but not below this size of the longer side.
     """
-    from PIL import ImageOps
+    with open_image(path) as image:
+        from PIL import ImageOps
 
+        if image.mode[0] in "IF":
+            raise ValueError(f"more than 8 bits per channel: mode {image.mode}")
+        if longest is not None:
+            image.draft("RGB", (longest, longest))
+        return (ImageOps.exif_transpose(image) if upright else image).convert("RGB")
+
+
+def load_frame(path: Path) -> Tensor:
+    """Return a video frame in RGB, uint8 [3, H, W]. EXIF orientation is ignored."""
+    return to_tensor(load_rgb(path, upright=False))
+
+
+def read_image(path: Path, longest: int | None = None, *, shortest: int = SHORTEST) -> Tensor:
+    """Return an image of any pixel format in RGB, upright, uint8 [3, H, W].
+
+    Transparent pixels are blended with white. Gray values of 16 bits are divided by 257; those of 32 bits, integer or
+    floating, are stretched from minimum to maximum, unless all are within 16 bits. Of a file with several images the
+    first is read.
+
+    Args:
+        path: The file.
+        longest: Images with a longer side are shrunk to it, with antialiasing.
+        shortest: Images with a shorter side are refused, after shrinking.
+    """
     if not path.is_file():
-        raise FileNotFoundError(f"scene: no file {path}")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-            with open_image(path) as image:
-                if longest is not None:
-                    image.draft(None, (_GAP * longest, _GAP * longest))
-                picture = _shrunk(_rgb(ImageOps.exif_transpose(image)), longest)
-    except ValueError as error:
-        raise UnreadableError(f"scene: cannot read {path}: {error}") from error
-    if min(picture.size) < shortest:
-        width, height = picture.size
-        after = "" if longest is None or longest > max(picture.size) else f" after shrinking to {longest}"
-        raise UnreadableError(
-            f"scene: {path} is too small: {width} x {height} pixels{after}, needs {shortest} each way"
-        )
-    return _tensor(picture)
+        raise FileNotFoundError(f"no file {path}")
+    with open_image(path) as opened:
+        from PIL import ImageOps
+
+        if longest is not None:
+            opened.draft(None, (_DRAFT * longest, _DRAFT * longest))
+        image = _shrunk(_rgb(ImageOps.exif_transpose(opened)), longest)
+    if min(image.size) < shortest:
+        width, height = image.size
+        after = "" if longest is None or longest > max(image.size) else f" after shrinking to {longest}"
+        raise UnreadableError(f"{path} is too small: {width} x {height} pixels{after}, needs {shortest} each way")
+    return to_tensor(image)
 
 
 def shrink(pixels: Tensor, longest: int) -> Tensor:
-    """An image uint8 [3, H, W] as `read_picture` shrinks it, for frames of a video.
+    """Shrink an image uint8 [3, H, W] like `read_image` does, for frames of a video.
 
     Example:
         >>> shrink(torch.zeros(3, 60, 100, dtype=torch.uint8), 50).shape
         torch.Size([3, 30, 50])
     """
-    from PIL import Image
-
-    if max(pixels.shape[1:]) <= longest:
-        return pixels
-    return _tensor(_shrunk(Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()), longest))
+    return pixels if max(pixels.shape[1:]) <= longest else to_tensor(_shrunk(to_image(pixels), longest))
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Width and height of a picture as it lies in its file, upright, for what `read_picture` has read."""
+    """Return width and height of a readable image, upright, from its header."""
     from PIL import Image
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-        with Image.open(path, formats=FORMATS) as image:
-            width, height = image.size
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # orientations that lie on a side
+    with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
+        width, height = image.size
+        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # orientations that lie on a side
     return (height, width) if turned else (width, height)
 
 
-def _files(folder: Path, below: bool) -> Iterator[Path]:
-    for path in folder.iterdir():
-        if path.name.startswith("."):
-            continue
-        if path.is_file():
-            yield path
-        elif below and path.is_dir():
-            yield from _files(path, below)
+def luma(images: Tensor) -> Tensor:
+    """Return the luma of RGB images, [..., 3, H, W] -> [..., 1, H, W]."""
+    return (images * torch.tensor(LUMA, device=images.device)[:, None, None]).sum(-3, keepdim=True)
+
+
+def to_image(pixels: Tensor) -> Image:
+    """Convert uint8 [3, H, W] to a Pillow image."""
+    from PIL import Image
+
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+
+
+def to_tensor(image: Image) -> Tensor:
+    """Convert a Pillow image in RGB to uint8 [3, H, W]."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
 def _rgb(image: Image) -> Image:
-    """Any picture in RGB, over white where it is transparent."""
+    """Convert any image to RGB, over white where it is transparent."""
     from PIL import Image
 
     if image.mode[0] in "IF":
@@ -141,24 +207,21 @@ def _rgb(image: Image) -> Image:
 
 
 def _eight_bits(values: np.ndarray) -> np.ndarray:
-    """Grey values of more than 8 bits as uint8: of 16 bits by their whole range, others from least to greatest."""
-    bands = [values[start : start + _BAND] for start in range(0, len(values), _BAND)]  # a whole one may not fit twice
-    known = [finite for band in bands if (finite := _extremes(band))]
-    if not known:
+    """Convert gray values to uint8: 16 bits by their whole range, others from minimum to maximum."""
+    bands = [values[start : start + _BAND] for start in range(0, len(values), _BAND)]
+    extremes = [
+        (float(finite.min()), float(finite.max())) for band in bands if (finite := band[np.isfinite(band)]).size
+    ]
+    if not extremes:
         raise ValueError("it has no finite values")
-    low, high = min(least for least, _ in known), max(greatest for _, greatest in known)
+    low, high = min(low for low, _ in extremes), max(high for _, high in extremes)
     if values.dtype.kind in "iu" and low >= 0 and high <= 0xFFFF:
         low, high = 0.0, float(0xFFFF)
-    found = np.empty(values.shape, np.uint8)
+    eight = np.empty(values.shape, np.uint8)
     for start, band in zip(range(0, len(values), _BAND), bands, strict=True):
         filled = np.nan_to_num(band.astype(np.float64), nan=low, posinf=high, neginf=low)
-        found[start : start + _BAND] = ((filled - low) * (255 / ((high - low) or 1))).round()
-    return found
-
-
-def _extremes(values: np.ndarray) -> tuple[float, float] | None:
-    known = values[np.isfinite(values)]
-    return (float(known.min()), float(known.max())) if known.size else None
+        eight[start : start + _BAND] = ((filled - low) * (255 / ((high - low) or 1))).round()
+    return eight
 
 
 def _shrunk(image: Image, longest: int | None) -> Image:
@@ -169,7 +232,3 @@ def _shrunk(image: Image, longest: int | None) -> Image:
         width, height = (max(1, round(side * factor)) for side in image.size)
         return image.resize((width, height), Image.Resampling.LANCZOS)
     return image
-
-
-def _tensor(image: Image) -> Tensor:
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()

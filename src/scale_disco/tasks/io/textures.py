@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...files import reason
-from .photo import SUFFIXES, open_image
+from .images import find_images, load_rgb
 from .samples import photos
 
 if TYPE_CHECKING:
@@ -74,11 +74,7 @@ def source_images(folder: Path | None = None, progress: Progress | None = None) 
     """
     if folder is None:
         return _bundled()
-    if not folder.is_dir():
-        raise FileNotFoundError(f"zoom: no folder {folder}")
-    paths = sorted(path for path in _files(folder) if path.suffix.lower() in SUFFIXES)
-    if not paths:
-        raise FileNotFoundError(f"zoom: no images in {folder} (looked for {', '.join(SUFFIXES)})")
+    paths = find_images(folder, recursive=True)
     images: dict[str, SourceImage] = {}
     unreadable, small = [], []
     for done, path in enumerate(paths, 1):
@@ -88,7 +84,7 @@ def source_images(folder: Path | None = None, progress: Progress | None = None) 
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             size = images[sha256].size if sha256 in images else _read(path).size
         except (OSError, ValueError) as error:
-            unreadable.append(f"{path} ({reason(error)})")
+            unreadable.append(reason(error).removeprefix("cannot read "))
             continue
         if min(size) < SHORTEST:
             small.append(name)
@@ -111,27 +107,10 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and its subfolders, except hidden ones."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if path.is_dir():
-            yield from _files(path)
-        elif path.is_file():
-            yield path
-
-
 def _read(path: Path) -> Image:
-    from PIL import Image, ImageOps
+    from PIL import Image
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Pillow, about unusual metadata
-        with open_image(path) as file:
-            if file.mode[0] in "IF":
-                raise ValueError(f"more than 8 bits a pixel: mode {file.mode}")
-            file.draft("RGB", (_LONGEST, _LONGEST))
-            image = ImageOps.exif_transpose(file).convert("RGB")
+    image = load_rgb(path, longest=_LONGEST)
     image.thumbnail((_LONGEST, _LONGEST), Image.Resampling.LANCZOS)
     return image
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...files import reason
-from .photo import SUFFIXES, load_frame
+from .images import SUFFIXES, list_images, load_frame
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -89,7 +89,7 @@ class FrameFolder(VideoSource):
         folder = folder if folder.name else folder.resolve()
         self.folder = folder.resolve().parent if folder.name == "img" else folder
         place = self.folder / "img" if (self.folder / "img").is_dir() else self.folder
-        self.paths = sorted((path for path in place.iterdir() if _is_picture(path)), key=_by_numbers)
+        self.paths = sorted(list_images(place), key=_by_numbers)
         if not self.paths:
             raise ValueError(f"video: no pictures in {place} (looked for {', '.join(SUFFIXES)})")
         self.name = self.folder.name
@@ -382,10 +382,6 @@ def _upright(frame: VideoFrame, size: tuple[int, int]) -> Tensor:
     pixels = frame.to_ndarray(format="rgb24", width=size[0], height=size[1])
     turned = np.rot90(pixels, round(frame.rotation / 90))
     return torch.from_numpy(np.ascontiguousarray(turned.transpose(2, 0, 1)))
-
-
-def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 
 def _by_numbers(path: Path) -> list[str | int]:

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...scales import Scales
+from ..io.images import LUMA
 from .networks import CELL, ScaleEstimator
 from .readout import Absolute
 
 # Deviations in pixels, over two octaves like the scales of the network; the mean of wider ones tells less of planes.
 WIDTHS = Scales([0.5 * 2 ** (k / 4) for k in range(9)])
 _TAPS = 3.5  # deviations on either side of the middle
-_LUMINANCE = (0.299, 0.587, 0.114)
 _LEAST = 1e-6
 
 
@@ -35,7 +35,7 @@ class Energy(nn.Module):
         super().__init__()
         self.mark = f"laplacian-{WIDTHS}"
         self.reach = math.ceil(_TAPS * WIDTHS[len(WIDTHS) - 1]) + CELL
-        self.register_buffer("luminance", torch.tensor(_LUMINANCE)[:, None, None])
+        self.register_buffer("luminance", torch.tensor(LUMA)[:, None, None])
 
     def forward(self, images: Tensor) -> Tensor:
         grey = (images * self.luminance).sum(1, keepdim=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ...files import make_folder, reason, write
 from ...reading import plain
-from ..io.images import UnreadableError, find_images, read_image
+from ..io.images import UnreadableError, find_images, read_image, to_image, to_tensor
 from ..stl10 import data as stl10
 from .networks import CELL, WINDOW
 
@@ -113,7 +113,7 @@ def find(data: Path) -> list[ImageSource]:
             ImageSource(number, f"{number}", hashlib.sha256(image.tobytes()).hexdigest(), partial(_tensor, image))
             for number, image in enumerate(images)
         ]
-    paths = find_images(data, below=True)
+    paths = find_images(data, recursive=True)
     return [
         ImageSource(
             number,
@@ -159,7 +159,7 @@ def read_copies(
         try:
             found.append(_kept(network, picture, sizes, cache))
         except UnreadableError as error:
-            left_out.append(str(error).removeprefix("scene: "))
+            left_out.append(str(error))
         if progress is not None:
             progress(done, len(pictures))
     if not found:
@@ -193,7 +193,7 @@ def _kept(network: Network, picture: ImageSource, sizes: Sizes, cache: Path | No
 def see_copies(network: Network, picture: Tensor, sizes: Sizes, number: int = 0) -> Copies:
     """What a network sees of copies of one picture uint8 [3, H, W], of this number among others."""
     generator = np.random.default_rng([sizes.seed, number])
-    whole = _image(picture)
+    whole = to_image(picture)
     unit = 0.5 if max(whole.size) >= _SHRUNK else 1.0
     places = generator.uniform(_EDGE, 1 - _EDGE, (sizes.windows, 2))
     profiles, octaves = [], []
@@ -220,7 +220,7 @@ def resized(picture: Image, size: float, generator: np.random.Generator | None =
         copy.save(packed, "JPEG", quality=int(generator.integers(*_QUALITY)))
         with Image.open(packed) as opened:
             copy = opened.convert("RGB")
-    return _tensor(np.asarray(copy).transpose(2, 0, 1))
+    return to_tensor(copy)
 
 
 def window_means(maps: Tensor, places: np.ndarray) -> Tensor:
@@ -233,12 +233,6 @@ def window_means(maps: Tensor, places: np.ndarray) -> Tensor:
         for axis, (length, side) in enumerate(((width, wide), (height, high)))
     )
     return means[:, top, left].T.reshape(len(places), *maps.shape[:2])
-
-
-def _image(picture: Tensor) -> Any:
-    from PIL import Image
-
-    return Image.fromarray(picture.permute(1, 2, 0).contiguous().numpy())
 
 
 class CopyPairs(NamedTuple):

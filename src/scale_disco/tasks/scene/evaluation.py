@@ -103,7 +103,7 @@ class LabeledScene(NamedTuple):
     @classmethod
     def of_depth(cls, pair: DepthPair) -> LabeledScene:
         """A photograph with nearness: things twice as near look an octave larger, if they are the same."""
-        return cls(pair.name, "depth", pair.image, -pair.metres.log2())
+        return cls(pair.name, "depth", pair.image, -pair.meters.log2())
 
 
 class Agreement(NamedTuple):

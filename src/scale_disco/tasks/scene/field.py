@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..io.images import luma
+
 _BUDGET = 1_300_000  # pixels that go through the network at a time, where strips of the picture allow it
 _FLOOR = 4.0  # deviation of the luminance from its local mean, of 255, at which an answer counts half
 _NEAR = 2  # cells around a cell that must have some detail, too
@@ -208,8 +210,7 @@ def _means(band: Tensor, wide: int, lefts: list[int]) -> Tensor:
 
 def _detail(image: Tensor, cell: int) -> Tensor:
     """Mean squares over cells of what the luminance has beside its local mean: float64 [h, w] on the CPU."""
-    red, green, blue = image.cpu().float()
-    luminance = (0.299 * red + 0.587 * green + 0.114 * blue)[None]
+    luminance = luma(image.cpu().float())
     luminance = luminance - luminance.median()  # an even image is exactly zero
     around = F.avg_pool2d(luminance, 2 * cell + 1, 1, cell, count_include_pad=False)
     return F.avg_pool2d((luminance - around).square(), cell, ceil_mode=True)[0].double()

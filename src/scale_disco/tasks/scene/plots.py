@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..io.figures import figure_class, finish
+from ..io.images import luma
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,6 +90,6 @@ def overlay(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float) ->
 
     places = (octaves / (2 * limit) + 0.5).clamp(0, 1)
     colours = torch.from_numpy(colormaps[_FIELD](places.numpy())[..., :3]).permute(2, 0, 1).float() * 255
-    grey = (image.float() * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(0)
+    gray = luma(image.float())
     share = _OPAQUE * (confidence / _SURE).clamp(0, 1)
-    return (grey + share * (colours - grey)).round().clamp(0, 255).to(torch.uint8)
+    return (gray + share * (colours - gray)).round().clamp(0, 255).to(torch.uint8)

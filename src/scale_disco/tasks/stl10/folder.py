@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from ...files import reason, write
 from ...reading import parse_json, plain
-from ..io.photo import SUFFIXES, open_image
+from ..io.images import find_images, load_rgb
 from .images import ImageSet, statistics
 
 PARTS = ("train", "test")
@@ -141,17 +141,7 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(names) < 2:
         raise ValueError(f"folder: expected a folder for each of at least two classes in {folder}, got {len(names)}")
-    found = {name: sorted(_pictures(folder / name)) for name in names}
-    for name, paths in found.items():
-        if not paths:
-            raise ValueError(f"folder: no pictures in {folder / name} (looked for {', '.join(SUFFIXES)})")
-    return found
-
-
-def _pictures(folder: Path) -> Iterator[Path]:
-    for path in folder.iterdir():
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file():
-            yield path
+    return {name: find_images(folder / name) for name in names}
 
 
 def fingerprint(listing: Listing, root: Path, side: int) -> str:
@@ -174,10 +164,6 @@ def contents(pictures: Iterable[ImageFile]) -> str:
 
 
 def _decoded(listing: Listing, side: int, progress: Progress | None) -> dict[str, np.ndarray]:
-    try:
-        import PIL  # noqa: F401  # before any thread starts
-    except ImportError as error:
-        raise ImportError('reading pictures needs pillow: pip install "scale-disco[plot]"') from error
     total = len(listing.pictures)
     images = np.empty((total, 3, side, side), np.uint8)
     unreadable = []
@@ -189,14 +175,14 @@ def _decoded(listing: Listing, side: int, progress: Progress | None) -> dict[str
             return str(error)
         return None
 
-    with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as workers:
-        warnings.simplefilter("ignore")  # of Pillow, on odd metadata
+    # Filters of warnings are shared by all threads, so that those of `open_image` must be set before any starts.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(torch.get_num_threads()) as workers:
         try:
-            for place, trouble in enumerate(workers.map(fill, range(total))):
+            for done, trouble in enumerate(workers.map(fill, range(total)), 1):
                 if trouble is not None:
-                    unreadable.append(f"{listing.pictures[place].path} ({trouble})")
+                    unreadable.append(trouble.removeprefix("cannot read "))
                 if progress is not None:
-                    progress(place + 1, total)
+                    progress(done, total)
         except BaseException:
             workers.shutdown(cancel_futures=True)
             raise
@@ -212,15 +198,12 @@ def _decoded(listing: Listing, side: int, progress: Progress | None) -> dict[str
 
 def decode(path: Path, side: int) -> np.ndarray:
     """One picture, uint8 [3, side, side]."""
-    from PIL import Image, ImageOps
+    image = load_rgb(path)
+    from PIL import Image, ImageOps  # after its absence has been explained
 
-    with open_image(path) as image:
-        if image.mode[0] in "IF":
-            raise ValueError(f"more than 8 bits a pixel: mode {image.mode}")
-        picture = ImageOps.exif_transpose(image).convert("RGB")
-    if picture.size != (side, side):
-        picture = ImageOps.fit(picture, (side, side), Image.Resampling.LANCZOS)
-    return np.asarray(picture).transpose(2, 0, 1)
+    if image.size != (side, side):
+        image = ImageOps.fit(image, (side, side), Image.Resampling.LANCZOS)
+    return np.asarray(image).transpose(2, 0, 1)
 
 
 def _write_cache(path: Path, key: str, images: dict[str, np.ndarray]) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...files import locked, make_folder, write
 from ...reading import plain, read_json
-from ..io.photo import load_frame
+from ..io.images import load_frame
 from ..io.video import Box
 from .data.otb_lists import LISTS, SCALE_VARIATION
 from .data.sequences import Sequence

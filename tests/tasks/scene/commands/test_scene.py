@@ -244,7 +244,7 @@ def test_wrong_options(words, message, tmp_path, capsys):
 
 def test_sources_that_are_none(tmp_path, capsys):
     assert f"no file and no folder {tmp_path / 'nothing'}" in refused(capsys, tmp_path / "nothing")
-    assert f"no pictures in {tmp_path} (looked for " in refused(capsys, tmp_path)
+    assert f"no images in {tmp_path} (looked for " in refused(capsys, tmp_path)
     (tmp_path / "text.txt").write_text("no video")
     assert "text.txt: Invalid data found" in refused(capsys, tmp_path / "text.txt", "--out", tmp_path / "out")
 

@@ -258,7 +258,7 @@ def test_a_first_picture_that_cannot_be_read(tmp_path, capsys):
     folder = write_images(tmp_path / "shots", range(3))
     (folder / "0.png").write_text("no picture")
     line = refused(capsys, folder, *BOX, "--out", tmp_path)
-    assert line.startswith("disco track: shots: no first frame: 1 picture left out: 0.png: not a picture")
+    assert line.startswith("disco track: shots: no first frame: 1 picture left out: 0.png: not an image")
     assert line.endswith("(--start N begins later)\n")
     track(folder, *BOX, "--out", tmp_path, "--start", 1)
     assert len(rows(tmp_path)) == 2

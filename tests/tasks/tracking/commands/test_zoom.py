@@ -42,10 +42,10 @@ def test_sequences_are_cut_from_the_users_images(tmp_path, capsys):
 
     call = [*ZOOM, "--out", str(tmp_path / "out"), "--images", str(tmp_path / "own"), "--png"]
     assert main(call) == 1
-    assert "zoom: no folder " in capsys.readouterr().err
+    assert "no folder " in capsys.readouterr().err
     (tmp_path / "own").mkdir()
     assert main(call) == 1
-    assert "zoom: no pictures in " in capsys.readouterr().err
+    assert "no pictures in " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     for number in range(4):
         Image.effect_noise((200, 150), 20 + number).save(tmp_path / "own" / f"{number}.png")
@@ -69,7 +69,7 @@ def test_nothing_is_written_if_a_setting_is_invalid(tmp_path, capsys):
 @pytest.mark.parametrize("option", ["--images", "--pictures"])
 def test_the_folder_of_images_has_two_names(option, tmp_path, capsys):
     assert main([*ZOOM, option, str(tmp_path / "missing"), "--out", str(tmp_path)]) == 1
-    assert f"zoom: no folder {tmp_path / 'missing'}" in capsys.readouterr().err
+    assert f"no folder {tmp_path / 'missing'}" in capsys.readouterr().err
 
 
 def test_sizes_are_width_x_height(capsys):

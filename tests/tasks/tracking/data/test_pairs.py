@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from scale_disco.tasks.io.photo import load_frame
+from scale_disco.tasks.io.images import load_frame
 from scale_disco.tasks.tracking.data.pairs import CropPair, cut_pair, draw_pair
 from scale_disco.tasks.tracking.data.sequences import Sequence, read_sequences
 from tests.tasks.tracking.videos import write_videos
@@ -118,6 +118,6 @@ def test_everything_is_drawn_evenly():
 def test_an_unreadable_frame_is_named(tmp_path):
     (video,) = read_sequences(write_videos(tmp_path, 1))
     video.frames[2].write_bytes(b"no picture")
-    with pytest.raises(ValueError, match=r"cannot read the frame .*0003\.png") as error:
+    with pytest.raises(ValueError, match=r"cannot read .*0003\.png") as error:
         cut_pair(video, CropPair(0, 2, (0.0, 0.0), 0.0, False, False, PLAIN))
     assert "\n" not in str(error.value)

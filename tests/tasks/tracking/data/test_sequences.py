@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from scale_disco.tasks.io.photo import load_frame
+from scale_disco.tasks.io.images import load_frame
 from scale_disco.tasks.tracking.data.otb_lists import LISTS, OTB50, OTB100, OTB2013, RANGES
 from scale_disco.tasks.tracking.data.sequences import read_boxes, read_sequence, read_sequences
 from tests.tasks.tracking.sequences import lines, moving, write_frames, write_otb
@@ -248,18 +248,18 @@ def test_channels_are_in_order(tmp_path):
 
 
 def test_unreadable_frames(tmp_path):
-    with pytest.raises(ValueError, match=r"cannot read the frame .*0001\.png: No such file"):
+    with pytest.raises(ValueError, match=r"cannot read .*0001\.png: No such file"):
         load_frame(tmp_path / "0001.png")
     (tmp_path / "0001.png").write_bytes(b"no picture")
-    with pytest.raises(ValueError, match=r"cannot read the frame .*0001\.png: not a picture"):
+    with pytest.raises(ValueError, match=r"cannot read .*0001\.png: not an image"):
         load_frame(tmp_path / "0001.png")
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "0001.png")
-    with pytest.raises(ValueError, match="more than 8 bits a pixel"):
+    with pytest.raises(ValueError, match="more than 8 bits per channel"):
         load_frame(tmp_path / "0001.png")
     Image.effect_noise((64, 64), 50).save(tmp_path / "0002.jpg")
     whole = (tmp_path / "0002.jpg").read_bytes()
     (tmp_path / "0002.jpg").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"cannot read the frame .*0002\.jpg: image file is truncated"):
+    with pytest.raises(ValueError, match=r"cannot read .*0002\.jpg: image file is truncated"):
         load_frame(tmp_path / "0002.jpg")
 
 

@@ -198,7 +198,7 @@ class Work:
             try:
                 image = read_image(job.path, options.longest)
             except (ValueError, FileNotFoundError) as error:
-                self.left_out.append(str(error).removeprefix("scene: "))
+                self.left_out.append(str(error))
             else:
                 self._picture(job, image, mark, progress)
 

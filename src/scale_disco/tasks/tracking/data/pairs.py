@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...io.photo import load_frame
+from ...io.images import LUMA, load_frame
 from ..crop import crops, exemplar_side, mean_color
 from ..networks import EXEMPLAR, INSTANCE
 from .sequences import Sequence
@@ -16,7 +16,6 @@ from .sequences import Sequence
 _APART = 100  # frames between the two views, at most
 _COLOUR = 0.05  # by which part brightness, contrast and saturation change
 _GREY = 0.1  # share of pairs without colour
-_LUMA = (0.299, 0.587, 0.114)
 
 
 class CropPair(NamedTuple):
@@ -82,7 +81,7 @@ def _view(sequence: Sequence, frame: int, shift: tuple[float, float], octaves: f
 def _coloured(view: Tensor, brightness: float, contrast: float, saturation: float, *, grey: bool) -> Tensor:
     """A view with other colours, [3, H, W]."""
     view = view * brightness
-    luma = (view * torch.tensor(_LUMA)[:, None, None]).sum(0, keepdim=True)
+    luma = (view * torch.tensor(LUMA)[:, None, None]).sum(0, keepdim=True)
     if grey:
         view = luma.expand(3, -1, -1)
     view = luma + saturation * (view - luma)
