@@ -1,22 +1,41 @@
-"""Writing files so that a reader never sees half of one."""
+"""Files written atomically, and untrusted files read within bounds.
+
+A reader of our files never sees half of one. Files from elsewhere are read up to a size limit, run no code, and raise
+ValueError if they are malformed.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
+import json
+import math
+import mmap
 import os
 import re
 import tempfile
+import textwrap
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MOST = 1 << 23  # default size limit of a text file in bytes; ours have a hundredth of it
+_LONGEST = 400  # characters quoted in an error message
+_WINDOWS = os.name == "nt"  # where open files can be neither locked with flock nor renamed
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # errors of the disk, not of the writer
+_NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 @contextmanager
 def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path`, moved onto it when the block ends well and removed when it does not.
+    """Yield a temporary path next to `path`; move it there if the block succeeds, remove it otherwise.
 
-    What a process that was killed left there is removed by the next one that writes the same file. The block writes
-    into the draft itself; another file in its place would be taken for one that was left.
+    Drafts of a killed process are removed by the next one that writes the same file. The block must write to the draft
+    itself; a new file in its place is unlocked and may be removed.
 
     Example:
         >>> import tempfile
@@ -29,7 +48,7 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     check_writable(target)
     try:
-        _sweep(target)
+        _remove_stale_drafts(target)
         handle, draft = _draft(target)
     except OSError as error:
         raise type(error)(f"cannot write {target}: {error.strerror}") from error
@@ -37,7 +56,7 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield draft
         umask = os.umask(0)
         os.umask(umask)
-        draft.chmod(0o666 & ~umask)  # a draft is private; a result file should follow the user's umask
+        draft.chmod(0o666 & ~umask)  # a draft is private; the file follows the user's umask
         if handle is not None:
             os.fsync(handle)
         draft.replace(target)
@@ -51,12 +70,8 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.close(handle)
 
 
-_WINDOWS = os.name == "nt"  # where open files can be neither locked as here nor renamed
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # what a disk answers, whoever writes
-
-
 def _draft(target: Path) -> tuple[int | None, Path]:
-    """A new file beside another, locked until it is closed so that nobody takes it for one that was left behind."""
+    """Create a file next to `target`, locked while it is open so that no other process removes it as stale."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=f".draft{target.suffix}", dir=target.parent)
         if _WINDOWS:
@@ -65,25 +80,23 @@ def _draft(target: Path) -> tuple[int | None, Path]:
         _lock(handle, wait=True)
         if os.fstat(handle).st_nlink:
             return handle, Path(name)
-        os.close(handle)  # swept away before it was locked
+        os.close(handle)  # removed before it was locked
 
 
-def _sweep(target: Path) -> None:
-    """Remove drafts of a file whose writers are gone."""
+def _remove_stale_drafts(target: Path) -> None:
     pattern = re.compile(rf"\.{re.escape(target.stem)}-[a-z0-9_]{{8}}\.draft{re.escape(target.suffix)}")  # mkstemp's
-    for name in os.listdir(target.parent):
-        if pattern.fullmatch(name):
-            with suppress(OSError):  # it has just been finished, or is not ours to touch
-                handle = os.open(target.parent / name, os.O_RDWR)
-                try:
-                    if _lock(handle, wait=False):
-                        os.unlink(target.parent / name)
-                finally:
-                    os.close(handle)
+    for name in filter(pattern.fullmatch, os.listdir(target.parent)):
+        with suppress(OSError):  # just finished, or not ours
+            handle = os.open(target.parent / name, os.O_RDWR)
+            try:
+                if _lock(handle, wait=False):
+                    os.unlink(target.parent / name)
+            finally:
+                os.close(handle)
 
 
 def _lock(handle: int, *, wait: bool) -> bool | None:
-    """Lock an open file or folder until it is closed: whether nobody else has it; None where nothing can be locked."""
+    """Lock an open file or folder until it is closed. Return False if another process has it, None if unsupported."""
     try:
         import fcntl
 
@@ -96,12 +109,12 @@ def _lock(handle: int, *, wait: bool) -> bool | None:
 
 
 def is_draft(path: Path) -> bool:
-    """Whether a file is one that is being written, or was when its writer was killed."""
+    """Whether a file is the draft of another, unfinished or left by a killed process."""
     return path.name.startswith(".") and ".draft" in path.suffixes[-2:]
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse early what could not be written late: in a folder that is missing or closed, or where a folder is."""
+    """Raise OSError if a file cannot be written, before the work that produces it."""
     target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder")
@@ -109,29 +122,28 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         missing = "is not a folder" if target.parent.exists() else "does not exist"
         raise FileNotFoundError(f"cannot write {target}: {target.parent} {missing}")
     if not os.access(target.parent, os.W_OK):
-        closed = hasattr(os, "statvfs") and os.statvfs(target.parent).f_flag & os.ST_RDONLY
-        raise PermissionError(f"cannot write {target}: {os.strerror(errno.EROFS if closed else errno.EACCES)}")
+        read_only = hasattr(os, "statvfs") and os.statvfs(target.parent).f_flag & os.ST_RDONLY
+        raise PermissionError(f"cannot write {target}: {os.strerror(errno.EROFS if read_only else errno.EACCES)}")
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, unless it is there."""
+    """Create a folder and its parents, unless it exists."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise FileExistsError(f"cannot make the folder {folder}: it is a file") from error
     except OSError as error:
-        raise type(error)(f"cannot make the folder {folder}: {error.strerror}") from error
+        cause = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        raise type(error)(f"cannot make the folder {folder}: {cause}") from error
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     with written_atomically(path) as draft:
         draft.write_bytes(content)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes that ask for the same folder out of it; the lock ends with the process at the latest."""
+    """Lock a folder against other processes that lock it; the lock ends with the process at the latest."""
     if _WINDOWS:
         yield
         return
@@ -144,11 +156,100 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def read_bytes(path: str | os.PathLike[str], most: int = MOST) -> bytes:
+    """Return the content of a file of at most `most` bytes."""
+    with Path(path).open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return content
+
+
+@contextmanager
+def mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
+    """Map a file into memory for a library that trusts the lengths in it: it cannot read past the end."""
+    with Path(path).open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise ValueError("the file is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Return the document in a JSON file."""
+    return parse_json(read_bytes(path))
+
+
+def parse_json(content: str | bytes) -> Any:
+    """Return a JSON document, with ValueError instead of RecursionError if it is nested too deeply.
+
+    Example:
+        >>> parse_json('{"a": [1, 2]}')
+        {'a': [1, 2]}
+    """
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def parse_npy(content: bytes) -> np.ndarray:
+    """Return the array of an .npy file, whose size must match its header.
+
+    Example:
+        >>> packed = io.BytesIO()
+        >>> np.save(packed, np.arange(3))
+        >>> parse_npy(packed.getvalue())
+        array([0, 1, 2])
+    """
+    file = io.BytesIO(content)
+    try:
+        shape, by_column, dtype = _NPY_HEADERS[np.lib.format.read_magic(file)](file)
+    except Exception as error:  # numpy parses the header as Python, which may fail in a dozen ways
+        raise ValueError("it does not begin with the header of a numpy array") from error
+    if dtype.hasobject:
+        raise ValueError("it contains Python objects, which could run code")
+    count, left = math.prod(shape), len(content) - file.tell()
+    if min(shape, default=0) < 0 or count * dtype.itemsize != left:
+        raise ValueError(f"{left:,} bytes are no array of {dtype} {shape}")
+    array = np.frombuffer(content, dtype, count, file.tell())
+    return array.reshape(shape, order="F" if by_column else "C").copy()  # writable
+
+
+def parse_npz(content: bytes, most: int) -> dict[str, np.ndarray]:
+    """Return the arrays of an .npz file by name, if they unpack to at most `most` bytes."""
+    arrays = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > most:
+            raise ValueError(f"it unpacks to more than {most:,} bytes")
+        for member in members:
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError(f"{member.filename!r} has a compression that numpy does not use")
+            with archive.open(member) as file:  # read no more than the declared size, which may be false
+                arrays[member.filename.removesuffix(".npy")] = parse_npy(file.read(member.file_size))
+    return arrays
+
+
 def reason(error: BaseException) -> str:
-    """What an error of another library says, in one line.
+    """Return the first line of an error's message, or its type.
 
     Example:
         >>> reason(EOFError())
         'EOFError'
     """
     return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def plain(words: object) -> str:
+    r"""Return text from a file or another library as one short line without control characters.
+
+    Example:
+        >>> plain("two\nlines \x1b[2J")
+        'two lines \\x1b[2J'
+    """
+    line = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in " ".join(str(words)[: 4 * _LONGEST].split())
+    )
+    return textwrap.shorten(line, _LONGEST, placeholder=" ...") if " " in line[:_LONGEST] else line[:_LONGEST]

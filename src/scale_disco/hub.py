@@ -21,10 +21,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .basis import Basis, BSplineBasis, DiscreteBasis, FourierBesselBasis, HermiteBasis, LogRadialBasis
-from .files import locked, make_folder, reason, write, written_atomically
+from .files import locked, make_folder, plain, read_bytes, reason, write, written_atomically
 from .models import create_model, default_options
 from .models.checkpoints import check_fit
-from .reading import plain, read_bytes
 from .scales import Scales
 
 try:

@@ -26,9 +26,10 @@ import torch
 from PIL import Image
 from safetensors.numpy import save as save_tensors
 
-from scale_disco import DiscreteBasis, reading
+from scale_disco import DiscreteBasis
 from scale_disco.basis import Basis
 from scale_disco.cli import main
+from scale_disco.files import MOST
 from scale_disco.hub import ScaleModel
 from scale_disco.models import create_model
 from scale_disco.models.checkpoints import read_weights
@@ -59,7 +60,7 @@ from tests.tasks.runs.folders import write_run
 from tests.tasks.tracking.video_files import write_video
 
 HUGE = ROOM + (1 << 28)  # bytes of a file that is never to be read whole
-FULL = reading.MOST // 8 * 8  # bytes of text as long as is read
+FULL = MOST // 8 * 8  # bytes of text as long as is read
 DEEP = 100_000
 GENERATOR = np.random.default_rng(0)
 

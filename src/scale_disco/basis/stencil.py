@@ -18,8 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..checks import check_count
-from ..files import write
-from ..reading import parse_json, plain
+from ..files import parse_json, plain, write
 from ..resample import canonical_mode
 from ..scales import Scales, as_scales
 from .cpu import on_cpu

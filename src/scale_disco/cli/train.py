@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..reading import plain, read_bytes
+from ..files import plain, read_bytes
 from ..tasks.io.terminal import (
     Progress,
     UsageError,

@@ -21,8 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..files import make_folder, reason
-from ..reading import mapped, plain
+from ..files import make_folder, mapped, plain, reason
 
 PACKAGES = ("torchvision", "timm")  # that know where weights are
 _NESTED = ("state_dict", "model_state_dict", "model")  # what training scripts call the weights among other things

@@ -271,7 +271,7 @@ class Trap:
 def test_nothing_in_a_file_is_run(tmp_path, few):
     path = save(tmp_path, "mini", few, source="a test")
     forged(path, val_labels=np.array([Trap(tmp_path / "trap")]))
-    with pytest.raises(ValueError, match="it holds objects of Python"):
+    with pytest.raises(ValueError, match="it contains Python objects"):
         load(tmp_path, "mini")
     assert not (tmp_path / "trap").exists()
     with np.load(path, allow_pickle=True) as archive:

@@ -10,8 +10,7 @@ import torch
 
 from ...basis import Basis, hermite_mixing_preset
 from ...equivariance import basis_error
-from ...files import check_writable, reason
-from ...reading import parse_npz, plain, read_bytes
+from ...files import check_writable, parse_npz, plain, read_bytes, reason
 from ...scales import Scales
 from ..io.figures import check_figure, save_figure
 from ..io.report import table

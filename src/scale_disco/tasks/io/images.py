@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...files import reason
-from ...reading import mapped, plain
+from ...files import mapped, plain, reason
 
 if TYPE_CHECKING:
     from PIL.Image import Image

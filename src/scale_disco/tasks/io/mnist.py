@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...files import make_folder, write
-from ...reading import read_bytes
+from ...files import make_folder, read_bytes, write
 
 SIDE = 28
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")

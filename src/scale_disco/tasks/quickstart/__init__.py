@@ -16,8 +16,7 @@ import torch
 
 from ...basis import DiscreteBasis
 from ...equivariance import basis_error
-from ...files import make_folder, write
-from ...reading import read_json
+from ...files import make_folder, read_json, write
 from ...scales import Scales
 from ..bench.timing import DENSE, LOWER_BOUND, OURS, LayerSetting, growth_setting, layer_steps, measure
 from ..equivariance.bases import SETTINGS, compared_bases

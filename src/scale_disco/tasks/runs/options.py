@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from torch import nn
 
-from ...reading import plain
+from ...files import plain
 from ..io.report import binomial_std
 from .batches import Dataset, LabeledDataset
 from .recipe import Recipe

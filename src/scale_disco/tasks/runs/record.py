@@ -21,9 +21,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from ...files import reason, write
+from ...files import plain, read_json, reason, write
 from ...models.checkpoints import load_plain
-from ...reading import plain, read_json
 from .experiments import EXPERIMENTS
 from .options import RunOptions
 

@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ...files import make_folder, reason, write
-from ...reading import plain
+from ...files import make_folder, plain, reason, write
 from ..io.images import UnreadableError, find_images, read_image, to_image, to_tensor
 from ..stl10 import data as stl10
 from .networks import CELL, WINDOW

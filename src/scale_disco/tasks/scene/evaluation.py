@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from ...files import make_folder, reason, write
-from ...reading import plain
+from ...files import make_folder, plain, reason, write
 from .copies import Copies, ImageSource, Sizes, read_copies
 from .depth import DepthPair
 from .field import Field, cell_field

@@ -21,8 +21,7 @@ from typing import IO
 
 import numpy as np
 
-from ...files import locked, make_folder, reason, write, written_atomically
-from ...reading import parse_json, plain, read_bytes
+from ...files import locked, make_folder, parse_json, plain, read_bytes, reason, write, written_atomically
 from .images import ImageSet
 
 SIDE = 96

@@ -15,8 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from ...files import reason, write
-from ...reading import parse_json, plain
+from ...files import parse_json, plain, reason, write
 from ..io.images import find_images, load_rgb
 from .images import ImageSet, statistics
 

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...files import locked, make_folder, write
-from ...reading import plain, read_json
+from ...files import locked, make_folder, plain, read_json, write
 from ..io.images import load_frame
 from ..io.video import Box
 from .data.otb_lists import LISTS, SCALE_VARIATION

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...files import make_folder, reason, write
-from ...reading import plain, read_bytes, read_json
+from ...files import make_folder, plain, read_bytes, read_json, reason, write
 from .data.sequences import Sequence
 
 _FORMATS = (".txt", ".json")

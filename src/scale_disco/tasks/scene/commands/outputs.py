@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....files import reason, write
-from ....reading import parse_npy, plain, read_json
+from ....files import parse_npy, plain, read_json, reason, write
 from ..field import Field
 
 NUMBERS, _NOTE = (".npy", "-confidence.npy"), ".json"

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....files import reason
-from ....reading import plain, read_bytes
+from ....files import plain, read_bytes, reason
 from ...io.video import Box
 from .otb_lists import LISTS, RANGES
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ....files import locked, make_folder, write
-from ....reading import plain, read_json
+from ....files import locked, make_folder, plain, read_json, write
 from ...io.textures import PARTS, SourceImage, split, textures
 from .motion import KINDS, SMALLEST, ObjectMotion, ObjectShape, largest_size, random_motion, wander
 
