@@ -170,12 +170,12 @@ class Fast:
 
 
 FAST = {
-    "tiles of 3x3": Fast(lambda: snn.ScaleConv2d(128, 256, DiscreteBasis(3, [1, 2])), (4, 128, 2, 16, 16), "winograd"),
+    "tiles of 3x3": Fast(lambda: snn.ScaleConv2d(128, 256, DiscreteBasis(3, [1, 2])), (4, 128, 2, 16, 16), "_winograd"),
     "tiles of 5x5": Fast(
-        lambda: snn.ScaleLift2d(128, 128, DiscreteBasis(3, [1, 2**0.5], support=5)), (5, 128, 15, 16), "winograd"
+        lambda: snn.ScaleLift2d(128, 128, DiscreteBasis(3, [1, 2**0.5], support=5)), (5, 128, 15, 16), "_winograd"
     ),
     "tiles, folded": Fast(
-        lambda: FoldedConv(nn.Conv2d(128, 256, 3, padding=1), Scales([1, 2])), (4, 128, 2, 16, 16), "winograd", 2
+        lambda: FoldedConv(nn.Conv2d(128, 256, 3, padding=1), Scales([1, 2])), (4, 128, 2, 16, 16), "_winograd", 2
     ),
-    "spectra": Fast(lambda: snn.ScaleConv2d(16, 4, HermiteBasis.preset("mnist")), (16, 16, 4, 20, 20), "spectral"),
+    "spectra": Fast(lambda: snn.ScaleConv2d(16, 4, HermiteBasis.preset("mnist")), (16, 16, 4, 20, 20), "_fft"),
 }

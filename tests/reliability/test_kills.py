@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such sig
 SLOW_SCENE = """
 import sys, time
 from scale_disco import cli
-from scale_disco.cli import scene
+from scale_disco.tasks.scene.commands import scene
 from tests.tasks.scene.estimators import Waves
 class Slow(Waves):
     def maps(self, images):
@@ -44,7 +44,8 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 SLOW_OTB = """
 import sys
-from scale_disco.cli import main, otb
+from scale_disco.cli import main
+from scale_disco.tasks.tracking.commands import otb
 from tests.tasks.tracking.test_evaluation import Wanderer
 otb.open_tracker = lambda options: Wanderer(0.02)
 sys.exit(main(sys.argv[1:]))
@@ -52,7 +53,7 @@ sys.exit(main(sys.argv[1:]))
 SAVED_OFTEN = """
 import sys
 from scale_disco.cli import main
-from scale_disco.tasks.runs.experiments import evaluate
+from scale_disco.tasks.runs import evaluate
 evaluate._SAVED_EVERY = 0.0
 sys.exit(main(sys.argv[1:]))
 """

@@ -1,4 +1,4 @@
-"""Files that nobody meant, for every reader: only documented errors, bounded memory, nothing run, nothing written."""
+"""Malformed and malicious files, for every reader: documented errors, bounded memory, nothing executed or written."""
 
 from __future__ import annotations
 
@@ -20,63 +20,96 @@ from scale_disco.basis import Basis
 from scale_disco.hub import ScaleModel
 from scale_disco.models import create_model
 from scale_disco.models.checkpoints import read_weights
-from tests.reliability.malformed import put
-from tests.reliability.malformed_readers import READERS, called, hub_files, mini_parts, plain_png, run_files
+from tests.reliability.malformed import write_files
+from tests.reliability.readers import READERS
+from tests.reliability.readers.datasets import MINI, mini_file
+from tests.reliability.readers.images import solid_png
+from tests.reliability.readers.runs import PREDICTIONS, run_command, run_files
+from tests.reliability.readers.weights import hub_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Inputs of the long suite; fewer where one takes longer.
+# Inputs of the long suite; fewer for slow readers.
 INPUTS = {
     "IDX": 7000, "MNIST": 2000, "MNIST-scale": 1500, "STL-10": 3000, "STL-10 archive": 3000, "class folders": 3000,
-    "class folders, cached": 5000, "picture folder": 6000, "frames": 6000, "photographs": 6000,
-    "pictures to zoom": 3000, "depth": 4000, "OTB sequences": 6000, "results of trackers": 6000, "tracker.json": 4000,
+    "class folders, cached": 5000, "image folder": 6000, "frames": 6000, "photos": 6000,
+    "images to zoom": 3000, "depth": 4000, "OTB sequences": 6000, "tracking results": 6000, "tracker.json": 4000,
     "zoom.json": 6000, "videos": 4000, "weights": 6000, "basis": 5000, "dense basis": 5000, "hub folder": 1500,
-    "run.json, test.json": 6000, "networks of runs": 1500, "answers.npz": 5000, "YAML settings": 5000,
-    "kept fields": 6000, "kept copies": 4000, "kept windows": 4000,
+    "run.json, test.json": 6000, "networks of runs": 1500, "cached predictions": 5000, "YAML settings": 5000,
+    "cached fields": 6000, "cached copies": 4000, "cached windows": 4000,
 }  # fmt: skip
-_SHARE = 40  # of those is tried every time
+_SHARE = 40  # the short suite reads one in so many
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited and measured as Linux does it")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits memory through the Linux kernel")
 
 
-def tried(counts: dict[str, int], *, thorough: bool = False) -> list[dict[str, Any]]:
-    """Figures of readers with so many inputs each, from a process of its own."""
-    words = [f"{name}={count}" for name, count in counts.items()]
+def fuzz(counts: dict[str, int], *, thorough: bool = False) -> list[dict[str, Any]]:
+    """Fuzz readers with so many inputs each, in a process of their own; return figures."""
+    arguments = [f"{name}={count}" for name, count in counts.items()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **({"THOROUGH": "1"} if thorough else {})}
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.reliability.malformed", *words],
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.reliability.malformed", *arguments],
         cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace", timeout=1500, check=False,
     )  # fmt: skip
-    assert ended.returncode == 0, f"exit code {ended.returncode}\n{ended.stderr[-8000:]}"
-    figures = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert process.returncode == 0, f"exit code {process.returncode}\n{process.stderr[-8000:]}"
+    figures = [json.loads(line) for line in process.stdout.splitlines()]
     assert [row["reader"] for row in figures] == list(counts)
     return figures
 
 
-def test_every_reader_is_tried():
+def test_every_reader_is_fuzzed():
     assert set(INPUTS) == set(READERS)
     assert sum(INPUTS.values()) >= 100_000
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_some_hostile_files(part):
-    """In three processes, since a library that crashes would take those beside it with it."""
+def test_malformed_files_are_refused(part):
+    """In three processes: a library that crashes takes its process with it."""
     names = list(READERS)[part::3]
-    for row in tried({name: INPUTS[name] // _SHARE for name in names}):
-        assert row["inputs"] >= INPUTS[row["reader"]] // _SHARE // 2  # a small space of inputs may be exhausted
+    for row in fuzz({name: INPUTS[name] // _SHARE for name in names}):
+        assert row["inputs"] >= INPUTS[row["reader"]] // _SHARE // 2  # hypothesis may exhaust a small space of inputs
         assert row["refused"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
-def test_many_hostile_files(name, note):
-    (row,) = tried({name: INPUTS[name]}, thorough=True)
-    note("hostile files", name, **{key: row[key] for key in ("inputs", "refused", "accepted", "peak MB", "seconds")})
+def test_many_malformed_files_are_refused(name, note):
+    (row,) = fuzz({name: INPUTS[name]}, thorough=True)
+    note("malformed files", name, **{key: row[key] for key in ("inputs", "refused", "accepted", "peak MB", "seconds")})
     assert row["inputs"] >= INPUTS[name]
 
 
+WATCHED = """
+import os, time
+from pathlib import Path
+from tests.reliability import guard
+guard.CPU_SECONDS, guard.WALL_SECONDS = 0.2, 1.0
+watch = guard.Guard()
+try:
+    with watch.watching(Path("tests")):
+        {}
+except PermissionError:
+    print(*watch.violations)
+"""
+FORBIDDEN = {
+    "while True: pass": "timeout ('0.2 s of CPU time',)",
+    "time.sleep(60)": "timeout ('1.0 s',)",
+    "os.system('true')": "os.system",
+    "os.mkdir('/outside')": "os.mkdir ('/outside'",
+    "exec(compile('1', 'a file', 'exec'))": "exec ('a file'",
+}
+
+
+@pytest.mark.parametrize("action", FORBIDDEN)
+def test_guard_refuses(action):
+    process = subprocess.run(
+        [sys.executable, "-c", WATCHED.format(action)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert process.stdout.startswith(FORBIDDEN[action])
+
+
 class Payload:
-    """Makes a folder when it is read as a pickle."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,29 +118,29 @@ class Payload:
         return os.mkdir, (str(self.path),)
 
 
-def of_torch(path: Path, ran: Path) -> Callable[[], object]:
-    """Write a file with a payload; the call that runs it."""
+def write_torch(path: Path, ran: Path) -> Callable[[], object]:
+    """Write a file with a payload; return the unsafe call that would execute it."""
     torch.save({"state_dict": {"weight": Payload(ran)}}, path)
     return lambda: torch.load(path, weights_only=False)
 
 
-def of_pickle(path: Path, ran: Path) -> Callable[[], object]:
+def write_pickle(path: Path, ran: Path) -> Callable[[], object]:
     path.write_bytes(pickle.dumps(Payload(ran)))
     return lambda: pickle.loads(path.read_bytes())
 
 
-def of_numpy(path: Path, ran: Path) -> Callable[[], object]:
+def write_numpy(path: Path, ran: Path) -> Callable[[], object]:
     np.savez(path, test=np.array([Payload(ran)], dtype=object))
     return lambda: np.load(path, allow_pickle=True)["test"]
 
 
-def of_yaml(path: Path, ran: Path) -> Callable[[], object]:
+def write_yaml(path: Path, ran: Path) -> Callable[[], object]:
     path.write_text(f"epochs: !!python/object/apply:os.mkdir [{json.dumps(str(ran))}]\n")
     return lambda: yaml.unsafe_load(path.read_text())
 
 
-class Entrance(NamedTuple):
-    """What takes a file of a name and may find a payload in it, and the files that it needs beside it."""
+class EntryPoint(NamedTuple):
+    """A call that reads a file of this name, which may contain a payload, and the other files that it needs."""
 
     name: str
     write: Callable[[Path, Path], Callable[[], object]]
@@ -115,65 +148,72 @@ class Entrance(NamedTuple):
     others: Callable[[], dict[str, bytes]] = dict
 
 
-def command(words: str) -> Callable[[Path], None]:
-    """A call of disco; IN is the folder."""
-    return lambda folder: called(*(word.replace("IN", str(folder)) for word in words.split()))
+def command(line: str) -> Callable[[Path], None]:
+    """Return a call of `disco`; IN stands for the folder."""
+    return lambda folder: run_command(*(word.replace("IN", str(folder)) for word in line.split()))
 
 
-def begun() -> dict[str, bytes]:
-    """A run that can go on, with its data."""
+def stopped_run() -> dict[str, bytes]:
+    """Return a run that can be resumed, with its data."""
     record = json.loads(run_files()["run.json"])
     record["settings"] |= {"split": "mini", "epochs": 2}
-    said = json.dumps(record | {"status": "running"}).encode()
-    return {"run.json": said, "mnist-scale-mini.npz": mini_parts()["file"]}
+    return {"run.json": json.dumps(record | {"status": "running"}).encode(), MINI: mini_file()}
 
 
-def video() -> dict[str, bytes]:
-    frames = {f"Car/img/000{number}.png": plain_png(number) for number in (1, 2, 3)}
+def sequence() -> dict[str, bytes]:
+    frames = {f"Car/img/000{number}.png": solid_png(number) for number in (1, 2, 3)}
     return {**frames, "Car/groundtruth_rect.txt": b"10,10,20,20\n" * 3}
 
 
-ENTRANCES = {
-    "read_weights": Entrance("a.pth", of_torch, lambda folder: read_weights(folder / "a.pth")),
-    "read_weights, by another name": Entrance(
-        "a.safetensors", of_pickle, lambda at: read_weights(at / "a.safetensors")
+ENTRY_POINTS = {
+    "read_weights": EntryPoint("a.pth", write_torch, lambda folder: read_weights(folder / "a.pth")),
+    "read_weights, with another suffix": EntryPoint(
+        "a.safetensors", write_pickle, lambda at: read_weights(at / "a.safetensors")
     ),
-    "create_model": Entrance("a.pth", of_torch, lambda at: create_model("resnet18/cnn", pretrained=at / "a.pth")),
-    "Basis.load": Entrance("a.safetensors", of_pickle, lambda folder: Basis.load(folder / "a.safetensors")),
-    "from_pretrained": Entrance("model.safetensors", of_pickle, ScaleModel.from_pretrained, hub_files),
-    "answers.npz": Entrance("answers.npz", of_numpy, READERS["answers.npz"].read),
-    "MNIST-scale": Entrance("mnist-scale-mini.npz", of_numpy, READERS["MNIST-scale"].read),
-    "disco equivariance": Entrance("a.npz", of_numpy, READERS["dense basis"].read),
-    "disco train --resume": Entrance(
-        "last.ckpt", of_torch, command("train mnist-scale --resume --out IN --data IN --device cpu"), begun
+    "create_model": EntryPoint("a.pth", write_torch, lambda at: create_model("resnet18/cnn", pretrained=at / "a.pth")),
+    "Basis.load": EntryPoint("a.safetensors", write_pickle, lambda folder: Basis.load(folder / "a.safetensors")),
+    "from_pretrained": EntryPoint("model.safetensors", write_pickle, ScaleModel.from_pretrained, hub_files),
+    "cached predictions": EntryPoint(PREDICTIONS, write_numpy, READERS["cached predictions"].read),
+    "MNIST-scale": EntryPoint(MINI, write_numpy, READERS["MNIST-scale"].read),
+    "disco equivariance": EntryPoint("a.npz", write_numpy, READERS["dense basis"].read),
+    "disco train --resume": EntryPoint(
+        "last.ckpt", write_torch, command("train mnist-scale --resume --out IN --data IN --device cpu"), stopped_run
     ),
-    "disco train --config": Entrance("a.yaml", of_yaml, command("train mnist-scale --config IN/a.yaml --print-config")),
-    "disco train --pretrained": Entrance(
-        "a.pth", of_torch, command("train tracker --root IN --pretrained IN/a.pth --holdout 0 --out IN/run"), video
+    "disco train --config": EntryPoint(
+        "a.yaml", write_yaml, command("train mnist-scale --config IN/a.yaml --print-config")
     ),
-    "disco test": Entrance("last.ckpt", of_torch, command("test IN --checkpoint last --device cpu"), begun),
-    "disco test, best": Entrance(
-        "best.safetensors", of_pickle, command("test IN --checkpoint best --device cpu"), run_files
+    "disco train --pretrained": EntryPoint(
+        "a.pth",
+        write_torch,
+        command("train tracker --root IN --pretrained IN/a.pth --holdout 0 --out IN/run"),
+        sequence,
     ),
-    "disco scene --pretrained": Entrance(
-        "a.pth", of_torch, command("scene IN/Car/img/0001.png --pretrained IN/a.pth --out IN/out --device cpu"), video
+    "disco test": EntryPoint("last.ckpt", write_torch, command("test IN --checkpoint last --device cpu"), stopped_run),
+    "disco test, best": EntryPoint(
+        "best.safetensors", write_pickle, command("test IN --checkpoint best --device cpu"), run_files
     ),
-    "disco track --weights": Entrance(
-        "a.pth", of_torch, command("track IN/Car --tracker track/disco --weights IN/a.pth --out IN/out"), video
+    "disco scene --pretrained": EntryPoint(
+        "a.pth",
+        write_torch,
+        command("scene IN/Car/img/0001.png --pretrained IN/a.pth --out IN/out --device cpu"),
+        sequence,
+    ),
+    "disco track --weights": EntryPoint(
+        "a.pth", write_torch, command("track IN/Car --tracker track/disco --weights IN/a.pth --out IN/out"), sequence
     ),
 }
 
 
-@pytest.mark.parametrize("entrance", ENTRANCES)
-def test_a_payload_does_not_run(tmp_path, entrance):
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_payload_is_not_executed(tmp_path, entry_point):
     folder, ran = tmp_path / "files", tmp_path / "ran"
     folder.mkdir()
-    one = ENTRANCES[entrance]
-    put(folder, one.others())
-    run = one.write(folder / one.name, ran)
+    name, write, read, others = ENTRY_POINTS[entry_point]
+    write_files(folder, others())
+    execute = write(folder / name, ran)
     with pytest.raises(ValueError, match=r"^.+$") as caught:
-        one.read(folder)
-    assert one.name in str(caught.value)  # it is refused for this, and not for something else
+        read(folder)
+    assert name in str(caught.value)  # refused for this file and not for another reason
     assert not ran.exists()
-    run()
-    assert ran.is_dir()  # else this proves nothing
+    execute()
+    assert ran.is_dir()  # the payload works
