@@ -1,4 +1,4 @@
-"""What several tests share: where the optional data is, and the paper's scale sets."""
+"""Shared by several tests: the folder of optional data, and the paper's scale sets."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ settings.load_profile("default")
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
+GOLDEN = ROOT.parent / "shared/facts/golden"  # tensors of the authors
 CUBE_ROOT_2 = Scales.geometric(2 ** (1 / 3), 4)
 ROOT_2 = Scales.geometric(2**0.5, 3)
 
@@ -29,13 +30,13 @@ def _seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine commands take their time; only tests of progress are to see it."""
+    """Commands are slow on a busy machine; only tests of progress should see a progress bar."""
     monkeypatch.setattr(terminal, "PROGRESS_DELAY", 600)
 
 
 @pytest.fixture
 def shared() -> Path:
-    """The folder with real data and golden tensors beside the project."""
+    """The folder with real data and golden tensors next to the project."""
     if not SHARED.is_dir():
         pytest.skip("no ../shared folder with data and golden tensors")
     return SHARED

@@ -70,7 +70,7 @@ def test_a_broken_basis_fails():
             assert_equivariant(lift(broken), images, ROOT_2)
 
 
-def test_one_wrong_tap_is_seen_on_exact_scales():
+def test_one_wrong_tap_is_detected_on_exact_scales():
     good = DiscreteBasis(3, [1, 2])
     functions = good.stencils[1].functions.clone()
     functions[4, 1, 1] += 1e-4
@@ -117,13 +117,13 @@ def test_sum_over_ratios_and_each_ratio():
     assert equivariance_error(layer, images, ROOT_2) == pytest.approx(sum(steps.values()))
 
 
-def test_which_pairs_count():
+def test_every_ratio_counts_once():
     """For {1, 1.5, 2}: 1.5 and 2 against 1, and 2 against 1.5; each ratio on its own."""
     steps = equivariance_error(lift(DiscreteBasis(3, [1, 1.5, 2])), photos()[:1], [1, 1.5, 2], per_step=True)
     assert list(steps) == [pytest.approx(4 / 3), 1.5, 2.0]
 
 
-def test_the_border_is_what_padding_spoils():
+def test_padding_breaks_equivariance_at_the_border_only():
     basis = DiscreteBasis(3, INTEGERS)
     layer, images = lift(basis), torch.randn(1, 1, 64, 64, dtype=torch.float64)
     assert equivariance_error(layer, images, INTEGERS, border=0) > 1e-3
@@ -145,12 +145,12 @@ def test_equals_the_definition():
 def test_basis_error_does_not_depend_on_the_batch():
     basis, images = DiscreteBasis(3, ROOT_2), photos().double()
     seen = []
-    one = basis_error(basis, images, channels=4, batch=4, progress=lambda done, total: seen.append((done, total)))
-    assert one == pytest.approx(basis_error(basis, images, channels=4, batch=6))
+    error = basis_error(basis, images, channels=4, batch=4, progress=lambda done, total: seen.append((done, total)))
+    assert error == pytest.approx(basis_error(basis, images, channels=4, batch=6))
     assert seen == [(4, 6), (6, 6)]
 
 
-def test_a_module_in_training_is_left_as_it_was():
+def test_a_module_in_training_mode_is_restored():
     network = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.Dropout(0.5))
     network[2].eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -172,7 +172,7 @@ IMAGES = torch.rand(1, 1, 16, 16)
     ("mapping", "images", "options", "message"),
     [
         (torch.relu, IMAGES, {"scales": [1]}, "at least two scales"),
-        (torch.relu, IMAGES, {"border": 0.5}, "border must be pixels >= 0 or a part of the side < 0.5, got 0.5"),
+        (torch.relu, IMAGES, {"border": 0.5}, "border must be pixels >= 0 or a fraction of the side < 0.5, got 0.5"),
         (torch.relu, IMAGES, {"border": -1}, "border must be"),
         (torch.relu, IMAGES, {"border": "3"}, "border must be"),
         (lambda x: (x, x), IMAGES, {}, "must return one tensor, got tuple"),
@@ -188,7 +188,7 @@ IMAGES = torch.rand(1, 1, 16, 16)
         (torch.relu, IMAGES, {"mode": "sinc"}, "mode: expected one of"),
     ],
 )
-def test_bad_input_gets_one_line(mapping, images, options, message):
+def test_invalid_arguments_raise_a_one_line_error(mapping, images, options, message):
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         equivariance_error(mapping, images, **{"scales": [1, 2], **options})
     assert "\n" not in str(caught.value)

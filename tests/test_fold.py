@@ -24,14 +24,14 @@ def test_fold_and_unfold_are_inverse_views(batch, channels, scales, space):
         assert torch.equal(maps[:, :, k], folded[k * batch : (k + 1) * batch])
 
 
-def test_foreign_memory_is_copied_and_right():
+def test_batch_major_memory_is_copied():
     maps = torch.randn(2, 3, 4, 5, 5)  # batch-major
     assert torch.equal(unfold(fold(maps), 4), maps)
     assert fold(maps).data_ptr() != maps.data_ptr()
 
 
-def test_wrong_shapes_get_one_line():
+def test_invalid_shapes_raise_an_error():
     with pytest.raises(ValueError, match=r"fold: expected a feature map .* got shape \(2, 3\)"):
         fold(torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"unfold: .* that 3 scales divide, got shape \(8, 3, 5, 5\)"):
+    with pytest.raises(ValueError, match=r"unfold: .* divisible by 3 scales, got shape \(8, 3, 5, 5\)"):
         unfold(torch.zeros(8, 3, 5, 5), 3)

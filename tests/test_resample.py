@@ -82,7 +82,7 @@ def test_nearest_is_pure_subsampling():
     assert torch.equal(resample(images, 1 / 3, mode="nearest"), images[..., ::3, ::3])
 
 
-def test_sizes_that_are_whole_but_for_rounding_are_whole():
+def test_sizes_that_are_integers_up_to_rounding_are_exact():
     # 39 / 1.3 is 29.999999999999996 in floating point; torch makes it 29 pixels.
     assert resample(torch.rand(1, 1, 39), 1 / 1.3).shape[-1] == 30
     # At 1.1 row 10 reads pixel 11, though 10 * 1.1 comes out as 11.000000000000002 and 30 * 1.1 as 33.0.
@@ -99,7 +99,7 @@ def test_keeps_dtype():
     assert resample(torch.rand(1, 1, 8), 0.5).dtype == torch.float32
 
 
-def test_weights_of_an_endless_image_sum_to_one():
+def test_weights_on_an_infinite_image_sum_to_one():
     where = torch.linspace(0, 1, 11, dtype=torch.float64)
     for mode in MODES:
         for antialias in (False, True):
@@ -118,6 +118,6 @@ def test_weights_of_an_endless_image_sum_to_one():
         (lambda x: resample(x.long(), 0.5), TypeError, "floating-point"),
     ],
 )
-def test_bad_input_gets_one_line(call, error, message):
+def test_invalid_arguments_raise_an_error(call, error, message):
     with pytest.raises(error, match=message):
         call(torch.rand(1, 1, 8, 8))

@@ -26,8 +26,8 @@ def test_finds_the_integer_ratios_of_a_geometric_set(root, octaves, start):
     scales = Scales.geometric(2 ** (1 / root), root * octaves + 1, start=start)
     for k in range(len(scales)):
         for l in range(k + 1):
-            whole, rest = divmod(k - l, root)
-            assert scales.integer_ratio(k, l) == (2**whole if rest == 0 else None)
+            octave, rest = divmod(k - l, root)
+            assert scales.integer_ratio(k, l) == (2**octave if rest == 0 else None)
 
 
 def test_near_integers_are_not_integers():
@@ -66,7 +66,7 @@ def test_steps_group_all_pairs_by_ratio():
         ([1e-320, 1e300], "at most 1e.06 times the smallest"),
     ],
 )
-def test_bad_scales_get_one_line(factors, message):
+def test_invalid_scales_raise_a_one_line_error(factors, message):
     with pytest.raises(ValueError, match=message) as caught:
         Scales(factors)
     assert str(caught.value).startswith("Scales: ")
@@ -83,6 +83,6 @@ def test_scales_must_be_a_sequence(factors):
     ("step", "count", "message"),
     [(1, 3, "step"), (0.5, 3, "step"), (math.nan, 3, "step"), (2, 0, "count"), (2, 1.5, "count"), (1e300, 3, "1e.300")],
 )
-def test_bad_geometric_sets(step, count, message):
+def test_invalid_geometric_sets_raise_an_error(step, count, message):
     with pytest.raises(ValueError, match=message):
         Scales.geometric(step, count)

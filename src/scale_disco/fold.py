@@ -1,4 +1,4 @@
-"""The scale axis as part of the batch, so that every ordinary layer runs on feature maps unchanged."""
+"""The scale axis folded into the batch, so that any 2-D layer runs on feature maps unchanged."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from torch import Tensor
 
 
 def fold(x: Tensor) -> Tensor:
-    """Scales into the batch: [B, C, S, ...] -> [S * B, C, ...], scale by scale.
+    """Move scales into the batch: [B, C, S, ...] -> [S * B, C, ...], scale by scale.
 
-    A view where memory is scale-major, as in everything `unfold` and the layers return; a copy otherwise.
+    A view if memory is scale-major, as for outputs of `unfold` and of the layers; a copy otherwise.
 
     Example:
         >>> import torch
@@ -21,7 +21,7 @@ def fold(x: Tensor) -> Tensor:
 
 
 def unfold(x: Tensor, scales: int) -> Tensor:
-    """Scales out of the batch, the inverse of `fold`: [S * B, C, ...] -> [B, C, S, ...], always a view.
+    """Invert `fold`: [S * B, C, ...] -> [B, C, S, ...], always a view.
 
     Example:
         >>> import torch
@@ -30,6 +30,6 @@ def unfold(x: Tensor, scales: int) -> Tensor:
     """
     if x.ndim < 2 or scales < 1 or x.shape[0] % scales:
         raise ValueError(
-            f"unfold: expected [S * B, C, ...] with a batch that {scales} scales divide, got shape {tuple(x.shape)}"
+            f"unfold: expected [S * B, C, ...] with a batch divisible by {scales} scales, got shape {tuple(x.shape)}"
         )
     return x.view(scales, x.shape[0] // scales, *x.shape[1:]).movedim(0, 2)

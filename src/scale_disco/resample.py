@@ -1,9 +1,9 @@
-"""The one rescaling operator L of the paper: on images, and as a matrix.
+"""The rescaling operator L of the paper, on images and as a matrix.
 
 Row d of the matrix reads the input around the coordinate `(d + 1/2) r - 1/2`, with r = 1 / scale: pixel
-centres lie at half-integers and the image corner is the fixed point. Pure subsampling (`nearest`) reads
-pixel `floor(d r)`. Both are torch's conventions: `torch.nn.functional.interpolate` with `scale_factor` gives the
-same numbers wherever it has the mode. Only the size may differ by one, where size times scale is an integer but for
+centers lie at half-integers and the image corner is the fixed point. Pure subsampling (`nearest`) reads
+pixel `floor(d r)`. Both are torch's conventions: `torch.nn.functional.interpolate` with `scale_factor` returns the
+same values for every mode it supports. Only the size may differ by one, where size times scale is an integer up to
 rounding: 39 pixels shrunk by 1.3 are 30 here.
 """
 
@@ -11,46 +11,40 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-# torch's names, and ours.
-_MODES = {
-    "nearest": "nearest",
-    "nearest-exact": "nearest-exact",
-    "linear": "linear",
-    "bilinear": "linear",
-    "trilinear": "linear",
-    "cubic": "cubic",
-    "bicubic": "cubic",
-}
+from .checks import check_positive
+
+_RADIUS = {"nearest": 1.0, "nearest-exact": 1.0, "linear": 1.0, "cubic": 2.0}  # of the interpolation kernel, in pixels
+_TORCH_NAMES = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 _SLACK = 1e-9  # keeps floor() of a product that should be an integer on that integer
 
 
 def canonical_mode(mode: str) -> str:
-    """Our name of an interpolation mode: nearest, nearest-exact, linear or cubic.
+    """Return the name of an interpolation mode without its dimension: nearest, nearest-exact, linear or cubic.
 
     Example:
         >>> canonical_mode("bicubic")
         'cubic'
     """
-    if not isinstance(mode, str) or mode not in _MODES:
-        raise ValueError(f"mode: expected one of {', '.join(_MODES)}, got {mode!r}")
-    return _MODES[mode]
+    name = _TORCH_NAMES.get(mode, mode) if isinstance(mode, str) else ""
+    if name not in _RADIUS:
+        raise ValueError(f"mode: expected one of {', '.join([*_RADIUS, *_TORCH_NAMES])}, got {mode!r}")
+    return name
 
 
 def resample(x: Tensor, scale: float, *, mode: str = "cubic", antialias: bool = False) -> Tensor:
     """Rescale images by a factor: [B, C, H, W] -> [B, C, floor(H scale), floor(W scale)].
 
-    One, two or three spatial axes, each by the same factor; differentiable. For every integer 1 / scale
-    it is a shift-invariant filter followed by subsampling. A pixel that is not finite spoils its whole map, no other.
+    Differentiable, over one to three spatial axes with the same factor. For every integer 1 / scale it is a
+    shift-invariant filter followed by subsampling. A non-finite pixel affects its whole map, but no other.
 
     Args:
         x: Images with batch and channel axes in front.
         scale: Factor; below 1 shrinks.
-        mode: nearest, nearest-exact, linear or cubic; torch's bilinear, trilinear and bicubic mean the same.
+        mode: nearest, nearest-exact, linear or cubic; torch's bilinear, trilinear and bicubic are aliases.
         antialias: Widen the interpolation kernel by 1 / scale when shrinking. With `nearest`, average the
             pixels that fall into the new one.
 
@@ -70,21 +64,20 @@ def resample(x: Tensor, scale: float, *, mode: str = "cubic", antialias: bool = 
 
 
 def resample_matrix(size: int, scale: float, *, mode: str = "cubic", antialias: bool = False) -> Tensor:
-    """The operator on one axis of `size` pixels as a matrix [floor(size scale), size], in float64.
+    """Return the operator on one axis of `size` pixels as a float64 matrix [floor(size scale), size].
 
     Example:
         >>> resample_matrix(4, 1 / 2, mode="linear")
         tensor([[0.5000, 0.5000, 0.0000, 0.0000],
                 [0.0000, 0.0000, 0.5000, 0.5000]], dtype=torch.float64)
     """
-    if not (isinstance(scale, Real) and math.isfinite(scale) and scale > 0):
-        raise ValueError(f"resample: scale must be a positive finite number, got {scale!r}")
+    scale = check_positive("resample", "scale", scale)
     if math.floor(size * scale + _SLACK) < 1:
         raise ValueError(f"resample: {size} pixels scaled by {scale:g} leave none")
-    return _matrix(size, float(scale), canonical_mode(mode), bool(antialias)).clone()
+    return _matrix(size, scale, canonical_mode(mode), bool(antialias)).clone()
 
 
-@lru_cache(maxsize=16)  # a loop over a few ratios and sizes; large matrices must not pile up
+@lru_cache(maxsize=16)  # enough for a loop over a few ratios and sizes; more would hold large matrices in memory
 def _matrix(size: int, scale: float, mode: str, antialias: bool) -> Tensor:
     rows = math.floor(size * scale + _SLACK)
     ratio = 1 / scale
@@ -93,38 +86,37 @@ def _matrix(size: int, scale: float, mode: str, antialias: bool) -> Tensor:
     weights = kernel_weights(where, torch.arange(-reach, size + reach), ratio, mode, antialias)
     inside = weights[:, reach : reach + size].clone()
     if antialias:
-        return inside / inside.sum(1, keepdim=True)  # what falls off the image is left out
-    inside[:, 0] += weights[:, :reach].sum(1)  # what falls off the image reads the edge pixel
+        return inside / inside.sum(1, keepdim=True)  # weights outside the image are dropped
+    inside[:, 0] += weights[:, :reach].sum(1)  # weights outside the image go to the edge pixel
     inside[:, -1] += weights[:, reach + size :].sum(1)
     return inside
 
 
 def source_coordinates(rows: Tensor, ratio: float, mode: str, antialias: bool) -> Tensor:
-    """Where output rows read the input, in pixels of the input."""
+    """Return the input coordinates, in pixels, that output rows read."""
     if mode == "nearest" and not antialias:
         return rows * ratio
     return (rows + 0.5) * ratio - 0.5
 
 
 def kernel_reach(ratio: float, mode: str, antialias: bool) -> int:
-    """How many pixels from its coordinate, at most, a row has weights."""
-    radius = {"nearest": 1.0, "nearest-exact": 1.0, "linear": 1.0, "cubic": 2.0}[mode]
-    return math.ceil(radius * (max(ratio, 1.0) if antialias else 1.0)) + 1
+    """Return an upper bound on the distance, in pixels, between a row's coordinate and its weights."""
+    return math.ceil(_RADIUS[mode] * (max(ratio, 1.0) if antialias else 1.0)) + 1
 
 
 def kernel_weights(where: Tensor, pixels: Tensor, ratio: float, mode: str, antialias: bool) -> Tensor:
-    """Weights of `pixels` in rows that read at the coordinates `where`: [rows, pixels], on an endless image."""
+    """Return weights [rows, pixels] of `pixels` in rows that read at coordinates `where`, on an infinite image."""
     offset = pixels.to(where) - where[..., None]
     if mode in ("nearest", "nearest-exact") and not antialias:
-        chosen = torch.floor(where + (0.5 if mode == "nearest-exact" else 0.0) + _SLACK)
-        return (pixels.to(where) == chosen[..., None]).to(where)
+        nearest = torch.floor(where + (0.5 if mode == "nearest-exact" else 0.0) + _SLACK)
+        return (pixels.to(where) == nearest[..., None]).to(where)
     width = max(ratio, 1.0) if antialias else 1.0
     if mode == "cubic":
         # Keys' kernel; torch and Pillow use a = -1/2 with antialiasing and torch a = -3/4 without.
         weights = _keys(offset.abs() / width, -0.5 if antialias else -0.75)
     elif mode == "linear":
         weights = (1 - offset.abs() / width).clamp(min=0)
-    else:  # the part of each pixel that the widened box covers
+    else:  # the fraction of each pixel that the widened box covers
         weights = ((width + 1) / 2 - offset.abs()).clamp(0, 1)
     return weights / weights.sum(-1, keepdim=True) if antialias else weights
 

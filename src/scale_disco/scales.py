@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Iterable, Iterator
-from numbers import Integral, Real
+from itertools import pairwise
+from numbers import Real
 
-# Two ratios closer than this (relatively) are the same ratio; far above the rounding of a
-# product of floats, far below any step between scales that a kernel could tell apart.
+from .checks import check_count
+
+# Ratios that differ by less than this (relatively) are equal: far above the rounding of a product of floats, far below
+# any step between scales that a kernel could resolve.
 TOLERANCE = 1e-6
-_LARGEST_RATIO = 1e6
-_MOST = 1000
+_MAX_RATIO = 1e6
+_MAX_SCALES = 1000
 
 
 class Scales:
     """Ascending scale factors, such as {1, sqrt 2, 2}.
 
-    Only ratios matter to equivariance. Which ratios are integers, and which pairs share one, is
-    decided on the factors themselves within a relative tolerance of 1e-6; rounding is for printing.
+    Only ratios matter to equivariance. Integer ratios and pairs of equal ratio are found with a relative tolerance of
+    1e-6 on the factors themselves; rounding is for printing.
 
     Example:
         >>> scales = Scales.geometric(2 ** 0.5, 4)
@@ -36,56 +39,48 @@ class Scales:
         except TypeError:
             values = None
         if values is None:
-            raise TypeError(f"Scales: expected a sequence of numbers, got {_short(factors)}")
+            raise TypeError(f"Scales: expected a sequence of numbers, got {_one_line(factors)}")
         if not values:
             raise ValueError("Scales: expected at least one scale, got none")
-        if len(values) > _MOST:
-            raise ValueError(f"Scales: expected at most {_MOST:,} scales, got {len(values):,}")
-        for value in values:
-            try:
-                number = math.nan if isinstance(value, (str, bytes, bool)) else float(value)
-            except (TypeError, ValueError, OverflowError, RuntimeError):
-                number = math.nan
-            if not (math.isfinite(number) and number > 0):
-                raise ValueError(f"Scales: every scale must be a positive finite number, got {_short(value)}")
-        self._factors = tuple(float(value) for value in values)
-        for low, high in zip(self._factors, self._factors[1:], strict=False):
+        if len(values) > _MAX_SCALES:
+            raise ValueError(f"Scales: expected at most {_MAX_SCALES:,} scales, got {len(values):,}")
+        self._factors = tuple(_factor(value) for value in values)
+        for low, high in pairwise(self._factors):
             if high <= low * (1 + TOLERANCE):
                 rule = "different" if math.isclose(high, low, rel_tol=TOLERANCE) else "in ascending order"
                 raise ValueError(f"Scales: scales must be {rule}, got {high:g} after {low:g}")
-        if self._factors[-1] > _LARGEST_RATIO * self._factors[0]:
+        if self._factors[-1] > _MAX_RATIO * self._factors[0]:
             raise ValueError(
-                f"Scales: the largest scale must be at most {_LARGEST_RATIO:g} times the smallest, "
+                f"Scales: the largest scale must be at most {_MAX_RATIO:g} times the smallest, "
                 f"got {self._factors[0]:g} and {self._factors[-1]:g}"
             )
 
     @classmethod
     def geometric(cls, step: float, count: int, *, start: float = 1.0) -> Scales:
-        """`count` scales `start * step**i`.
+        """Return `count` scales `start * step**i`.
 
         Example:
             >>> list(Scales.geometric(2, 3))
             [1.0, 2.0, 4.0]
         """
-        if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
-            raise ValueError(f"Scales.geometric: count must be an integer >= 1, got {count!r}")
+        count = check_count("Scales.geometric", "count", count, 1)
         if not isinstance(step, Real) or not (math.isfinite(step) and step > 1 + TOLERANCE):
             raise ValueError(f"Scales.geometric: step must be a finite number > 1, got {step!r}")
         try:
-            return cls(start * float(step) ** i for i in range(int(count)))
+            return cls(start * float(step) ** i for i in range(count))
         except OverflowError:
             raise ValueError(f"Scales.geometric: {step!r}**{count - 1} is too large for a scale") from None
 
     def ratio(self, k: int, l: int = 0) -> float:
-        """How much larger scale `k` is than scale `l`."""
+        """Return scale `k` divided by scale `l`."""
         return self._factors[k] / self._factors[l]
 
     def integer_ratio(self, k: int, l: int = 0) -> int | None:
-        """`ratio(k, l)` as an integer, or None where it is not one."""
-        return as_integer(self.ratio(k, l))
+        """Return `ratio(k, l)` if it is an integer, else None."""
+        return _as_integer(self.ratio(k, l))
 
     def steps(self) -> list[tuple[float, list[tuple[int, int]]]]:
-        """Every ratio between two scales, with the pairs (k, l), k > l, that have it; ascending.
+        """Return every ratio between two scales, ascending, with the pairs (k, l), k > l, that have it.
 
         Shrinking an image by the ratio moves the response at scale k to scale l, for each of its pairs.
 
@@ -93,13 +88,12 @@ class Scales:
             >>> Scales([1, 2, 4]).steps()
             [(2.0, [(1, 0), (2, 1)]), (4.0, [(2, 0)])]
         """
-        pairs = [(k, l) for k in range(len(self)) for l in range(k)]
         groups: list[tuple[float, list[tuple[int, int]]]] = []
-        for ratio, pair in sorted((self.ratio(*pair), pair) for pair in pairs):
+        for ratio, pair in sorted((self.ratio(k, l), (k, l)) for k in range(len(self)) for l in range(k)):
             if groups and math.isclose(groups[-1][0], ratio, rel_tol=TOLERANCE):
                 groups[-1][1].append(pair)
             else:
-                groups.append((float(as_integer(ratio) or ratio), [pair]))
+                groups.append((float(_as_integer(ratio) or ratio), [pair]))
         return [(ratio, sorted(pairs)) for ratio, pairs in groups]
 
     def __len__(self) -> int:
@@ -121,17 +115,25 @@ class Scales:
         return f"Scales({', '.join(f'{factor:.4g}' for factor in self)})"
 
 
-def as_scales(scales: Scales | Iterable[float]) -> Scales:
-    """Scales as they are, anything else through the checks of `Scales`."""
+def as_scales(scales: Iterable[float]) -> Scales:
+    """Return `scales` unchanged if they are `Scales`, else `Scales(scales)`."""
     return scales if isinstance(scales, Scales) else Scales(scales)
 
 
-def as_integer(ratio: float) -> int | None:
-    """The integer that `ratio` is within the tolerance, or None."""
+def _factor(value: object) -> float:
+    try:
+        factor = math.nan if isinstance(value, (str, bytes, bool)) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        factor = math.nan
+    if not (math.isfinite(factor) and factor > 0):
+        raise ValueError(f"Scales: every scale must be a positive finite number, got {_one_line(value)}")
+    return factor
+
+
+def _as_integer(ratio: float) -> int | None:
     nearest = round(ratio)
     return nearest if nearest >= 1 and math.isclose(ratio, nearest, rel_tol=TOLERANCE) else None
 
 
-def _short(value: object) -> str:
-    """A value in one short line, whatever it is."""
+def _one_line(value: object) -> str:
     return " ".join(reprlib.repr(value).split())

@@ -67,7 +67,7 @@ def test_dilations_of_solved_stencils_are_exact(mode):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-10)
 
 
-def test_a_scale_follows_the_smallest_scale_that_divides_it():
+def test_a_scale_dilates_the_smallest_scale_that_divides_it():
     basis = DiscreteBasis(3, [1, 1.5, 3])
     assert [stencil.dilation for stencil in basis.stencils] == [1, 1, 3]
     assert torch.equal(basis.stencils[2].functions, basis.stencils[0].functions)
@@ -122,7 +122,7 @@ def test_gradient_of_the_sampled_objective_vanishes(kernel_size, scales, dims, m
     roots = [root for root, _ in discrete.plan(basis.scales)]
     unknown = {root: basis.stencils[root].functions.clone().requires_grad_() for root in set(roots) - {0}}
     stencils = [Stencil(unknown.get(r, s.functions), s.dilation) for r, s in zip(roots, basis.stencils, strict=True)]
-    objective = sampled_objective(basis.scales, stencils, images, basis._conditions)
+    objective = sampled_objective(basis.scales, stencils, images, basis._conditions())
     gradients = torch.autograd.grad(objective, list(unknown.values()))
     for gradient in gradients:
         assert gradient.norm().item() < 1e-8 * objective.item()
@@ -133,20 +133,20 @@ def test_gradient_of_the_sampled_objective_vanishes(kernel_size, scales, dims, m
                 Stencil(s.functions if r == 0 else s.functions + 1e-3 * torch.randn_like(s.functions), s.dilation)
                 for r, s in zip(roots, basis.stencils, strict=True)
             ]
-            assert sampled_objective(basis.scales, moved, images, basis._conditions) > objective.item()
+            assert sampled_objective(basis.scales, moved, images, basis._conditions()) > objective.item()
 
 
 @pytest.mark.parametrize("prior", ["white", "image"])
 def test_gradient_vanishes_on_fresh_samples_of_the_prior(prior):
-    """In expectation: small beside the gradient a hundredth away from the solution."""
+    """In expectation: small compared with the gradient at 1 % from the solution."""
     basis = DiscreteBasis(3, ROOT_2, prior=prior)
-    images = basis._conditions.prior.sample(64, 96, 2, torch.Generator().manual_seed(1))
+    images = basis._prior.sample(64, 96, 2, torch.Generator().manual_seed(1))
 
     def gradient(shift):
         moved = (basis.stencils[1].functions * (1 + shift)).requires_grad_()
         stencils = [basis.stencils[0], Stencil(moved), basis.stencils[2]]
         return float(
-            torch.autograd.grad(sampled_objective(ROOT_2, stencils, images, basis._conditions), moved)[0].norm()
+            torch.autograd.grad(sampled_objective(ROOT_2, stencils, images, basis._conditions()), moved)[0].norm()
         )
 
     assert gradient(0.0) < 0.5 * gradient(0.01)
@@ -167,7 +167,7 @@ def test_descent_converges_to_the_closed_form(prior):
     assert end.spec["steps"] == 300
 
 
-def test_descent_converges_for_your_own_images():
+def test_descent_converges_on_own_images():
     exact = DiscreteBasis(2, [1, 1.5], prior=photos())
     end = DiscreteBasis(2, [1, 1.5], prior=photos(), solver="gradient", steps=600)
     assert exact.error < end.error < 1.05 * exact.error
@@ -185,7 +185,7 @@ def test_any_scales_give_a_local_minimum(factors, kernel_size, mode, antialias):
     basis = DiscreteBasis(kernel_size, scales, mode=mode, antialias=antialias, spatial_dims=1)
 
     def objective(stencils):
-        norms = discrete.predicted_errors(scales, stencils, basis._conditions)
+        norms = discrete.predicted_errors(scales, stencils, basis._conditions())
         return sum(difference / scales.ratio(*pair) for pair, (difference, _) in norms.items())
 
     roots = [root for root, _ in discrete.plan(scales)]
@@ -203,7 +203,7 @@ def test_any_scales_give_a_local_minimum(factors, kernel_size, mode, antialias):
 
 @pytest.mark.parametrize(("kernel_size", "scales"), [(3, ROOT_2), (7, CUBE_ROOT_2), (4, ROOT_2), (3, [1, 1.3, 2.2])])
 @pytest.mark.parametrize("prior", ["white", "image"])
-def test_support_is_large_enough_and_no_larger(kernel_size, scales, prior):
+def test_default_support_is_minimal(kernel_size, scales, prior):
     basis = DiscreteBasis(kernel_size, scales, prior=prior)
     roots = [root for root, _ in discrete.plan(basis.scales)]
     larger = [side + 2 * (root != 0) for side, root in zip(basis.support, roots, strict=True)]
@@ -258,32 +258,32 @@ def test_solved_bases_are_cached_and_copies_are_independent(monkeypatch):
     assert DiscreteBasis(3, ROOT_2, support=5).digest == again.digest
 
 
-def test_only_so_many_bases_are_kept(monkeypatch):
+def test_the_cache_drops_the_oldest_basis(monkeypatch):
     monkeypatch.setattr(discrete, "_SOLVED", {})
-    monkeypatch.setattr(discrete, "_REMEMBERED", 2)
+    monkeypatch.setattr(discrete, "_CACHE_SIZE", 2)
     for kernel_size in (1, 2, 3):
         DiscreteBasis(kernel_size, [1, 2])
     assert [key[0] for key in discrete._SOLVED] == [2, 3]
 
 
-def test_torch_names_of_modes_mean_the_same_basis():
+def test_torch_names_of_modes_give_the_same_basis():
     assert DiscreteBasis(3, ROOT_2, mode="bicubic").digest == DiscreteBasis(3, ROOT_2, mode="cubic").digest
 
 
-def test_support_of_a_basis_can_be_asked_for():
+def test_support_can_be_set():
     scales = Scales.geometric(2**0.5, 4)
     basis = DiscreteBasis(3, scales, support=7)
     assert basis.support == (3, 7, 3, 7)
     assert DiscreteBasis(3, scales, support=basis.support).digest == basis.digest
 
 
-def test_numpy_numbers_are_numbers():
+def test_numpy_numbers_are_accepted():
     basis = DiscreteBasis(np.int64(3), np.array([1, 1.5]), support=np.array([3, 7]), prior=np.float32(0.5))
     assert basis.support == (3, 7)
     assert DiscreteBasis(3, [1, 1.5], support=np.int64(7)).support == (3, 7)
 
 
-def test_threads_are_given_back():
+def test_the_number_of_threads_is_restored():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     DiscreteBasis(3, [1, 1.37])
@@ -323,7 +323,7 @@ def test_progress_of_a_descent_is_reported():
             {"prior": torch.zeros(1, 1, 40, 40, dtype=torch.uint8)},
             "prior: images must be floating-point, got torch.uint8",
         ),
-        ({"spatial_dims": 4}, "spatial_dims must be 1, 2 or 3, got 4"),
+        ({"spatial_dims": 4}, "spatial_dims must be one of 1, 2, 3, got 4"),
         ({"support": 4}, "support must be positive and odd like kernel_size 3, got 4 at scale 1"),
         ({"support": -1}, "support must be positive and odd like kernel_size 3, got -1 at scale 1"),
         ({"support": [5, 5, 5]}, "scale 0 is the pixel basis, so its support is 3, got 5"),
@@ -332,25 +332,25 @@ def test_progress_of_a_descent_is_reported():
         ({"prior": torch.zeros(2, 1, 40, 40)}, "prior: images must not be all zero"),
         ({"prior": [[1.0] * 50] * 50}, "prior: expected .* got "),
         ({"mode": []}, "mode: expected one of"),
-        ({"spatial_dims": 2.0}, "spatial_dims must be 1, 2 or 3, got 2.0"),
+        ({"spatial_dims": 2.0}, "spatial_dims must be one of 1, 2, 3, got 2.0"),
         ({"solver": "gradient", "steps": 1, "seed": "a"}, "seed must be an integer .*, got 'a'"),
         ({"support": [3, 5]}, r"one side per scale, 3, got \[3, 5\]"),
         ({"support": [3, 5, 5]}, "scale 2 is a dilation of scale 0, so its support is 3, got 5"),
-        ({"support": "5"}, "support must be a side or one side per scale, got '5'"),
+        ({"support": "5"}, "support must be one side or one side per scale, got '5'"),
         ({"solver": "magic"}, "solver must be one of exact, gradient, got 'magic'"),
-        ({"solver": "gradient"}, "steps goes with solver"),
-        ({"steps": 5}, "steps goes with solver"),
+        ({"solver": "gradient"}, "steps must be given with solver"),
+        ({"steps": 5}, "steps must be given with solver"),
         ({"solver": "gradient", "steps": -1}, "steps must be an integer >= 0, got -1"),
     ],
 )
-def test_bad_input_gets_one_line(arguments, message):
+def test_invalid_arguments_raise_a_one_line_error(arguments, message):
     arguments = {"kernel_size": 3, "scales": ROOT_2, **arguments}
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         DiscreteBasis(arguments.pop("kernel_size"), arguments.pop("scales"), **arguments)
     assert "\n" not in str(caught.value)
 
 
-def test_threads_may_ask_at_once(monkeypatch):
+def test_concurrent_threads_solve_a_basis_once(monkeypatch):
     """One of them solves the basis for all, and torch keeps the number of its own threads."""
     asked, expected, before = [1, 1.7], DiscreteBasis(3, [1, 1.7], support=5).digest, torch.get_num_threads()
     solved = []
@@ -365,12 +365,12 @@ def test_threads_may_ask_at_once(monkeypatch):
     torch.set_num_threads(2)
     try:
         with ThreadPoolExecutor(8) as threads:
-            found = list(threads.map(lambda _: DiscreteBasis(3, asked, support=5).digest, range(16)))
+            digests = list(threads.map(lambda _: DiscreteBasis(3, asked, support=5).digest, range(16)))
             others = threads.map(lambda n: DiscreteBasis(3, [1, 1.2 + n / 100], support=5).digest, range(8))
             assert len(set(others)) == 8
         with ThreadPoolExecutor(1) as later:
             assert later.submit(torch.get_num_threads).result() == 2
     finally:
         torch.set_num_threads(before)
-    assert set(found) == {expected}
+    assert set(digests) == {expected}
     assert solved == [1] * 9

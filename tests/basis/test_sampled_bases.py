@@ -1,9 +1,8 @@
-"""The four sampled families against the authors' numbers, and the rules they share."""
+"""The four sampled families against the authors' tensors, and their common rules."""
 
 import json
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from scale_disco.basis.fourier_bessel import FourierBesselBasis, bessel, bessel_
 from scale_disco.basis.hermite import MIXING_PRESETS, HermiteBasis, hermite_mixing, hermite_mixing_preset
 from scale_disco.basis.log_radial import LogRadialBasis
 from scale_disco.basis.stencil import Basis
+from tests.conftest import GOLDEN
 
-GOLDEN = Path(__file__).resolve().parents[2] / ".." / "shared" / "facts" / "golden"
 FAMILIES = [HermiteBasis, BSplineBasis, FourierBesselBasis, LogRadialBasis]
 
 # The reference is float32 and printed to six decimals; our float64 differs by less than 2e-6 everywhere.
@@ -121,7 +120,7 @@ MIXING = {
 def golden(name: str) -> dict[str, np.ndarray]:
     path = GOLDEN / f"{name}.npz"
     if not path.exists():
-        pytest.skip(f"the authors' tensors are not beside this repository: no {path.name}")
+        pytest.skip(f"the authors' tensors are not next to this repository: no {path.name}")
     with np.load(path) as file:
         return dict(file)
 
@@ -175,7 +174,7 @@ def test_mixing_equals_the_authors_matrix_and_networks(name):
         ("mnist-sesn+", [1.5, 1.89, 2.38, 3.0], 13, 1.4),
     ],
 )
-def test_settings_of_the_sesn_code(name, scales, size, mult):
+def test_presets_of_the_sesn_code(name, scales, size, mult):
     basis = HermiteBasis.preset(name)
     assert list(basis.scales) == scales
     assert basis.dense().shape == (49, 4, size, size)
@@ -248,10 +247,10 @@ def test_bessel_equals_scipy():
     expected = torch.from_numpy(special.jv(orders.numpy(), x.numpy()))
     torch.testing.assert_close(bessel(orders, x), expected, rtol=0, atol=1e-14)
 
-    found, orders = bessel_zeros(30)
+    ours, orders = bessel_zeros(30)
     zeros = sorted((zero, k) for k in range(30) for zero in special.jn_zeros(k, 10) if zero < 30)
     assert orders.tolist() == [k for _, k in zeros]
-    np.testing.assert_allclose(found.numpy(), [zero for zero, _ in zeros], rtol=1e-14)
+    np.testing.assert_allclose(ours.numpy(), [zero for zero, _ in zeros], rtol=1e-14)
 
 
 def test_bessel_zeros():
@@ -313,16 +312,16 @@ def test_errors_of_one_family(family, arguments, message):
 @pytest.mark.parametrize(
     ("make", "function"),
     [
-        (lambda: FourierBesselBasis(3, [1, 2], base_scale=0.1), 1),  # the disc holds the centre only
+        (lambda: FourierBesselBasis(3, [1, 2], base_scale=0.1), 1),  # the disc contains the center only
         (lambda: FourierBesselBasis(5, [1, 2], size=5), 11),  # sin(4 phi) is zero on 3 x 3 pixels but for rounding
         (lambda: BSplineBasis(3, [1, 2], base_scale=0.5), 0),  # no pixel under the corner spline
         (lambda: HermiteBasis(3, [1, 2], max_order=1, mult=4), 7),  # a width of 1/16 pixel leaves exp(-128)
-        (lambda: HermiteBasis(3, [1, 2], max_order=0, mult=1e300), 1),  # infinite at the centre
+        (lambda: HermiteBasis(3, [1, 2], max_order=0, mult=1e300), 1),  # infinite at the center
     ],
 )
 def test_functions_must_exist_at_the_first_scale(make, function):
     with pytest.raises(
-        ValueError, match=rf"finite and not zero on the 3 x 3 pixels .*, got one that is not: function {function}$"
+        ValueError, match=rf"finite and nonzero on the 3 x 3 pixels .*, but function {function} is not$"
     ):
         make()
 

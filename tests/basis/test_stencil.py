@@ -13,9 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from scale_disco import Basis, DiscreteBasis, Scales, Stencil, equivariance_error
+from scale_disco import (
+    Basis,
+    DiscreteBasis,
+    HermiteBasis,
+    Scales,
+    Stencil,
+    equivariance_error,
+    hermite_mixing_preset,
+)
 from scale_disco.functional import scale_lift
-from tests.conftest import ROOT_2
+from tests.conftest import CUBE_ROOT_2, ROOT_2
 
 
 @pytest.mark.parametrize("kernel_size", [1, 2, 3, 4])
@@ -46,19 +54,19 @@ def test_from_dense_cuts_every_scale_to_its_support():
     torch.testing.assert_close(again.dense(), basis.dense(), atol=1e-7, rtol=0)
 
 
-def test_mix_recombines_alike_at_every_scale():
+def test_mix_is_the_same_at_every_scale():
     basis = DiscreteBasis(3, ROOT_2)
     matrix = torch.randn(4, 9, dtype=torch.float64)
     mixed = basis.mix(matrix)
     torch.testing.assert_close(mixed.dense(), torch.einsum("fg,gskl->fskl", matrix, basis.dense()))
     assert [s.dilation for s in mixed.stencils] == [1, 1, 2]
     assert mixed.spec != basis.mix(matrix + 1).spec
-    # A rotation of the functions leaves the error of independent random weights as it is.
+    # A rotation of the functions does not change the error of independent random weights.
     rotation = torch.linalg.qr(torch.randn(9, 9, dtype=torch.float64))[0]
     assert basis.mix(rotation).error == pytest.approx(basis.error)
 
 
-def test_mix_refuses_a_matrix_of_another_basis():
+def test_mix_refuses_a_matrix_of_another_shape():
     with pytest.raises(ValueError, match=r"expected a real matrix \[F', 9\] .* of shape \(4, 25\)"):
         DiscreteBasis(3, ROOT_2).mix(torch.zeros(4, 25))
     with pytest.raises(ValueError, match=r"expected a real matrix .* got torch.complex64"):
@@ -77,7 +85,7 @@ def test_normalized_divides_by_the_norm_at_the_first_scale():
     ("scales", "mode", "antialias"),
     [(ROOT_2, "cubic", False), ([1, 1.3, 1.7, 2.6], "linear", True), ([1, 1.5, 2], "nearest", False)],
 )
-def test_predicted_error_is_what_white_noise_shows(scales, mode, antialias):
+def test_predicted_error_equals_that_measured_on_white_noise(scales, mode, antialias):
     """The formula against a large sample, for a solved and for a poor basis."""
     images = torch.randn(8, 1, 192, 192, dtype=torch.float64)
     operator = {"mode": mode, "antialias": antialias}
@@ -89,7 +97,7 @@ def test_predicted_error_is_what_white_noise_shows(scales, mode, antialias):
         assert measured == pytest.approx(basis.error, rel=0.04)
 
 
-def test_error_can_be_asked_for_other_conditions():
+def test_pair_errors_for_another_prior_or_operator():
     basis = DiscreteBasis(3, ROOT_2)
     white = basis.pair_errors(prior="white")
     assert white[1, 0][0] / white[1, 0][1] > basis.pair_errors()[1, 0][0] / basis.pair_errors()[1, 0][1]
@@ -97,7 +105,7 @@ def test_error_can_be_asked_for_other_conditions():
     assert linear[1, 0] != antialiased[1, 0] != basis.pair_errors()[1, 0]
 
 
-def test_errors_of_rounded_scales_can_be_asked_for_exact_ones():
+def test_pair_errors_of_rounded_scales_at_exact_ones():
     exact = DiscreteBasis(3, ROOT_2)
     rounded = Basis([1, 1.41, 2], exact.stencils, kernel_size=3)
     assert len(rounded.scales.steps()) == 3
@@ -106,7 +114,7 @@ def test_errors_of_rounded_scales_can_be_asked_for_exact_ones():
         rounded.pair_errors(scales=[1, 2])
 
 
-def test_changed_numbers_change_the_fingerprint(tmp_path):
+def test_changed_values_change_the_digest(tmp_path):
     basis = DiscreteBasis(3, ROOT_2)
     before = basis.digest
     basis.stencils[1].functions[0, 0, 0] += 1
@@ -115,7 +123,7 @@ def test_changed_numbers_change_the_fingerprint(tmp_path):
     assert Basis.load(tmp_path / "basis.safetensors").digest == basis.digest
 
 
-def test_a_saved_basis_comes_back(tmp_path):
+def test_a_saved_basis_is_loaded_unchanged(tmp_path):
     for basis in (
         DiscreteBasis(3, ROOT_2),
         DiscreteBasis(2, [1, 1.3], spatial_dims=3, prior=torch.rand(1, 1, 20, 20, 20)),
@@ -131,7 +139,7 @@ def test_a_saved_basis_comes_back(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_loaded_discrete_basis_is_one(tmp_path):
+def test_a_loaded_discrete_basis_keeps_its_class(tmp_path):
     path = tmp_path / "basis.safetensors"
     DiscreteBasis(3, ROOT_2, prior="white").save(path)
     again = DiscreteBasis.load(path)
@@ -168,24 +176,24 @@ def saved(tmp_path):
     return path
 
 
-def test_changed_numbers_are_refused(saved):
+def test_changed_values_are_refused(saved):
     tensors, metadata = read(saved)
     tensors["1"][0, 0, 0] += 1e-6
     save_file(tensors, saved, metadata)
-    with pytest.raises(ValueError, match=r"Basis.load: refused .*do not match its spec's fingerprint"):
+    with pytest.raises(ValueError, match=r"Basis.load: refused .*its values do not match its digest"):
         Basis.load(saved)
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("scales", [1, 1.5, 2], "fingerprint"),
+        ("scales", [1, 1.5, 2], "digest"),
         ("scales", [2, 1, 3], "ascending"),
-        ("support", [3, 9, 3], "says support"),
+        ("support", [3, 9, 3], "spec has support"),
         ("dilation", [1, 1], "one stencil per scale"),
         ("dilation", [1, 1, 0], "dilation must be"),
-        ("prior", "white", "fingerprint"),
-        ("kernel_size", 5, "fingerprint"),
+        ("prior", "white", "digest"),
+        ("kernel_size", 5, "digest"),
     ],
 )
 def test_a_changed_spec_is_refused(saved, field, value, message):
@@ -210,13 +218,13 @@ def test_other_files_are_refused(tmp_path, saved):
     with pytest.raises(ValueError, match="refused"):
         Basis.load(saved)
     DiscreteBasis(3, ROOT_2).mix(torch.rand(5, 9)).save(saved)
-    with pytest.raises(ValueError, match="it holds a recombined discrete basis, expected discrete"):
+    with pytest.raises(ValueError, match="it contains a recombined discrete basis, expected discrete"):
         DiscreteBasis.load(saved)
 
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_damaged_files_are_refused_in_one_line(data, tmp_path_factory):
+def test_damaged_files_raise_a_one_line_error(data, tmp_path_factory):
     path = tmp_path_factory.mktemp("damaged") / "basis.safetensors"
     DiscreteBasis(2, [1, 1.5], spatial_dims=1).save(path)
     raw = bytearray(path.read_bytes())
@@ -241,6 +249,45 @@ def test_damaged_files_are_refused_in_one_line(data, tmp_path_factory):
         ([Stencil(torch.rand(4, 3, 3).double())], "one stencil per scale, 2, got 1"),
     ],
 )
-def test_bad_stencils_get_one_line(stencils, message):
+def test_invalid_stencils_raise_a_one_line_error(stencils, message):
     with pytest.raises(ValueError, match=message):
         Basis([1, 2], stencils, kernel_size=3)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_power_of_pixels_is_their_number(dims):
+    assert DiscreteBasis(3, [1, 2, 4], spatial_dims=dims).power == pytest.approx(3**dims)
+
+
+def test_power_is_quadratic_in_the_functions():
+    basis = HermiteBasis.preset("stl10")
+    doubled = basis.mix(2 * torch.eye(basis.num_functions))
+    assert doubled.power == pytest.approx(4 * basis.power)
+
+
+def test_smooth_functions_amplify_smooth_features():
+    mixed = DiscreteBasis(7, CUBE_ROOT_2).mix(hermite_mixing_preset("mnist")).normalized()
+    assert mixed.power > 2 * 49 > 1.5 * DiscreteBasis(7, CUBE_ROOT_2).power
+
+
+def test_a_vanishing_basis_has_no_power():
+    with pytest.raises(ValueError, match="vanish at a scale"):
+        _ = Basis([1], [Stencil(torch.zeros(1, 3, 3))], kernel_size=3).power
+
+
+def test_bases_are_on_the_cpu_within_the_meta_device():
+    with torch.device("meta"):
+        solved, sampled = DiscreteBasis(3, [1, 1.2345]), HermiteBasis.preset("mnist")
+        assert solved.error > 0
+        assert sampled.power > 0
+        mixed = solved.mix(hermite_mixing_preset("stl10")).normalized()
+    assert mixed.stencils[1].functions.device.type == "cpu"
+    assert solved.stencils[1].functions.device.type == "cpu"
+    torch.testing.assert_close(sampled.stencils[1].functions, HermiteBasis.preset("mnist").stencils[1].functions)
+
+
+def test_sources_of_dilations_are_their_roots():
+    assert DiscreteBasis(3, [1, 2**0.5, 2, 8**0.5]).sources == (0, 1, 0, 1)
+    assert HermiteBasis.preset("stl10").sources == (0, 1, 2)
+    assert DiscreteBasis(1, [1, 1.3, 2]).pointwise
+    assert not DiscreteBasis(3, [1, 2]).pointwise

@@ -1,28 +1,22 @@
-"""B-splines on a regular lattice of centres."""
+"""B-splines on a regular lattice."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..checks import check_choice, check_positive
-from ..scales import Scales
-from .sampled import Presets, SampledBasis, Sampling, mnist_scales
-
-# Settings of the authors' SESN, by experiment; "+" is training with scale augmentation.
-PRESETS: Presets = {
-    "mnist": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.6), "order": 2, "mult": 2.0},
-    "mnist+": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.6), "order": 1, "mult": 3.0},
-}
+from .sampled import Presets, SampledBasis, Sampling, mnist_preset
 
 
 class BSplineBasis(SampledBasis):
     """Products of B-splines, one for each point of a kernel_size x kernel_size lattice.
 
-    The lattice is spread over the stencil of each scale, whatever its side: the functions grow with the support.
+    The lattice spans the stencil of each scale, whatever its side, so that the functions grow with the support.
 
     Args:
         kernel_size: Effective size E; there are E * E functions.
@@ -40,12 +34,16 @@ class BSplineBasis(SampledBasis):
     """
 
     kind = "bspline"
-    presets = PRESETS
+    # Of the authors' SESN; "+" is training with scale augmentation.
+    presets: ClassVar[Presets] = {
+        "mnist": mnist_preset(0.6, order=2, mult=2.0),
+        "mnist+": mnist_preset(0.6, order=1, mult=3.0),
+    }
 
     def __init__(
         self,
         kernel_size: int,
-        scales: Scales | Sequence[float],
+        scales: Iterable[float],
         *,
         base_scale: float = 1.0,
         size: int | None = None,
@@ -60,19 +58,19 @@ class BSplineBasis(SampledBasis):
 
 
 def _splines(at: Sampling, order: int, mult: float) -> Tensor:
-    """The functions [E * E, side, side]; the centre along rows runs fastest."""
+    """Return the functions [E * E, side, side]; the lattice point along rows runs fastest."""
     distance = _interval(at.side) - at.smallest * _interval(at.kernel_size)[:, None]
     axis = _spline(distance * mult / at.smallest, order)
     return torch.einsum("ir,jc->jirc", axis, axis).flatten(0, 1) / (at.scale * at.scale)
 
 
 def _interval(points: int) -> Tensor:
-    """Equally spaced points from -1 to 1; the middle where there is one."""
+    """Return equally spaced points from -1 to 1; 0 if there is only one."""
     return torch.linspace(-1, 1, points, dtype=torch.float64) if points > 1 else torch.zeros(1, dtype=torch.float64)
 
 
 def _spline(x: Tensor, order: int) -> Tensor:
-    """The centred cardinal B-spline. Powers of the distance to the nearer end: exactly zero outside the support."""
+    """Evaluate the centered cardinal B-spline in powers of the distance to the nearer end: exactly zero outside."""
     inside = (order + 1) / 2 - x.abs()
     terms = [(-1) ** k * math.comb(order + 1, k) * (inside - k).clamp(min=0) ** order for k in range(order + 1)]
     return torch.stack(terms).sum(0) / math.factorial(order)

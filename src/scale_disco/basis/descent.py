@@ -1,4 +1,4 @@
-"""The paper's own way to a basis: gradient descent on random images, stopped after a number of steps."""
+"""The paper's solver: gradient descent on random images for a fixed number of steps."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from .solve import Conditions, plan
 from .stencil import Stencil
 
 _BATCH = 4
-_PIXELS = {1: 512, 2: 64, 3: 24}  # side of the random images, beyond what the stencils cover
-_RATE = 0.2  # for half of the steps, then falling
-_DECAY = 1e-3  # to this part of it
+_PIXELS = {1: 512, 2: 64, 3: 24}  # side of the random images, by spatial axes, beyond what the stencils cover
+_PEAK_LR = 0.2  # for half of the steps, then decayed exponentially
+_FINAL_LR_FRACTION = 1e-3
 
 
 def sampled_objective(scales: Scales, stencils: Sequence[Stencil], images: Tensor, conditions: Conditions) -> Tensor:
-    """The paper's objective on a sample of images [B, 1, ...]: a differentiable scalar, per input pixel.
+    """Return the paper's objective on a sample of images [B, 1, ...]: a differentiable scalar, per input pixel.
 
     The sum over all pairs of scales k > l of `||L[f] * psi_l - L[f * psi_k]||^2` (appendix "General
-    Solution"), every pair over the output pixels that no border touches.
+    Solution"), each over the output pixels that do not depend on the border.
     """
+
+    def shrink(x: Tensor) -> Tensor:
+        return resample(x, 1 / ratio, mode=conditions.mode, antialias=conditions.antialias)
+
     total = images.new_zeros(())
     for ratio, pairs in scales.steps():
-        shrunk = _shrink(images, ratio, conditions)
+        shrunk = shrink(images)
         for k, l in pairs:
             small, large = stencils[l], stencils[k]
             pair = conditions.pair(ratio, (small.side, small.dilation), (large.side, large.dilation))
-            difference = small.apply(shrunk) - _shrink(large.apply(images), ratio, conditions)
+            difference = small.apply(shrunk) - shrink(large.apply(images))
             inner = [pair.inner_rows(size) for size in images.shape[2:]]
             squares = difference[(slice(None), slice(None), *inner)].square()
             total = total + squares.sum(1).mean() * ratio**-conditions.spatial_dims
@@ -46,10 +50,10 @@ def descend(
     seed: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Tensor]:
-    """Stencils after `steps` of Adam from a random start, fresh random images at every step.
+    """Return stencils after `steps` of Adam from a random start, with new random images at every step.
 
-    The descent runs in coordinates in which responses to images of the prior have unit covariance: for white noise
-    that changes little, for smooth images it is what lets the descent arrive at all.
+    The descent runs in coordinates in which responses to images of the prior have unit covariance: this changes
+    little for white noise, but the descent does not converge on smooth images without it.
     """
     dims = conditions.spatial_dims
     layout = plan(scales)
@@ -65,17 +69,19 @@ def descend(
         free[root] = (start @ whiten[root].T).requires_grad_()
 
     def stencils() -> list[Stencil]:
-        solved = {
-            root: torch.linalg.solve_triangular(whiten[root], x.T, upper=True).T.reshape(-1, *[sides[root]] * dims)
-            for root, x in free.items()
-        }
-        return [Stencil(solved.get(root, pixels), dilation) for root, dilation in layout]
+        functions = {0: pixels}
+        for root, x in free.items():
+            flat = torch.linalg.solve_triangular(whiten[root], x.T, upper=True).T
+            functions[root] = flat.reshape(-1, *[sides[root]] * dims)
+        return [Stencil(functions[root], dilation) for root, dilation in layout]
 
     if free and steps:
         covered = max(sum(stencil.reach) for stencil in stencils())
         side = _PIXELS[dims] + covered + math.ceil(8 * scales.ratio(len(scales) - 1))
-        optimizer = torch.optim.Adam(list(free.values()), lr=_RATE)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _DECAY ** max(0.0, 2 * step / steps - 1))
+        optimizer = torch.optim.Adam(list(free.values()), lr=_PEAK_LR)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: _FINAL_LR_FRACTION ** max(0.0, 2 * step / steps - 1)
+        )
         for step in range(steps):
             images = conditions.prior.sample(_BATCH, side, dims, generator)
             optimizer.zero_grad()
@@ -85,7 +91,3 @@ def descend(
             if progress is not None:
                 progress(step + 1, steps)
     return [stencil.functions.detach().clone() for stencil in stencils()]
-
-
-def _shrink(x: Tensor, ratio: float, conditions: Conditions) -> Tensor:
-    return resample(x, 1 / ratio, mode=conditions.mode, antialias=conditions.antialias)

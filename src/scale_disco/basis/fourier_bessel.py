@@ -1,31 +1,25 @@
-"""Fourier-Bessel functions: the vibrations of a drum."""
+"""Fourier-Bessel functions: the vibration modes of a drum."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..scales import Scales
-from .sampled import Presets, SampledBasis, Sampling, mnist_scales
+from .sampled import Presets, SampledBasis, Sampling, mnist_preset
 
-# Settings of the authors' SESN, by experiment; "+" is training with scale augmentation.
-PRESETS: Presets = {
-    "mnist": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.88)},
-    "mnist+": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.6)},
-}
-
-_ROUNDING = 1e-14  # less than this is what rounding leaves of an exact zero
+_ROUNDING = 1e-14  # smaller values are zero up to rounding
 
 
 class FourierBesselBasis(SampledBasis):
-    """Bessel functions of the radius times cosines and sines of the angle, by rising frequency.
+    """Bessel functions of the radius times cosines and sines of the angle, by ascending frequency.
 
-    They live on a disc that fills the largest stencil at absolute scale 1 and grows with the scale; each scale
-    keeps what falls on its own stencil.
+    Their domain is a disc that fills the largest stencil at absolute scale 1 and grows with the scale; each scale
+    is cropped to its own stencil.
 
     Args:
         kernel_size: Effective size E; there are E * E functions.
@@ -41,23 +35,18 @@ class FourierBesselBasis(SampledBasis):
     """
 
     kind = "fourier-bessel"
-    presets = PRESETS
+    presets: ClassVar[Presets] = {"mnist": mnist_preset(0.88), "mnist+": mnist_preset(0.6)}  # as for BSplineBasis
 
     def __init__(
-        self,
-        kernel_size: int,
-        scales: Scales | Sequence[float],
-        *,
-        base_scale: float = 1.0,
-        size: int | None = None,
+        self, kernel_size: int, scales: Iterable[float], *, base_scale: float = 1.0, size: int | None = None
     ) -> None:
         super().__init__(kernel_size, scales, base_scale, size, _drum, {})
 
 
 def bessel(order: Tensor, x: Tensor) -> Tensor:
-    """J_order(x) to the rounding of float64, for integer orders.
+    """Return J_order(x) for integer orders, up to float64 rounding.
 
-    The trapezoid rule on Bessel's integral with N points is off by J_{N - order}(x), nothing for N far above x.
+    The trapezoid rule on Bessel's integral with N points has error J_{N - order}(x), negligible for N far above x.
 
     Example:
         >>> round(bessel(torch.tensor(0), torch.tensor(1.0, dtype=torch.float64)).item(), 12)
@@ -68,9 +57,9 @@ def bessel(order: Tensor, x: Tensor) -> Tensor:
     return torch.cos(order[..., None] * angle - x[..., None] * angle.sin()).mean(-1)
 
 
-@lru_cache(maxsize=16)  # every scale of a basis asks for the same ones
+@lru_cache(maxsize=16)  # the same for every scale of a basis
 def bessel_zeros(limit: int) -> tuple[Tensor, Tensor]:
-    """All positive zeros below `limit` of all J_k, ascending, and the k of each.
+    """Return all positive zeros below `limit` of all J_k, ascending, and the k of each.
 
     Example:
         >>> zeros, orders = bessel_zeros(6)
@@ -91,11 +80,11 @@ def bessel_zeros(limit: int) -> tuple[Tensor, Tensor]:
 
 
 def _drum(at: Sampling) -> Tensor:
-    """The functions [E * E, side, side], without the constant factors that the normalisation takes out again."""
+    """Return the functions [E * E, side, side], without constant factors, which the normalization cancels."""
     rows, cols = at.grid()
     # About z^2 / 4 - z / 2 functions have a zero below z: E * E of them well below 2 E + 4. The authors also drop
-    # what is too fast for the pixels, but that never touches the first E * E.
-    zeros, orders = (of_all[:, None, None] for of_all in bessel_zeros(2 * at.kernel_size + 4))
+    # frequencies too high for the pixels, but none of the first E * E are.
+    zeros, orders = (values[:, None, None] for values in bessel_zeros(2 * at.kernel_size + 4))
     radii, which = torch.unique(torch.hypot(rows, cols) / (at.size / 2 * at.scale), return_inverse=True)
     radial = torch.where(radii < 1, bessel(orders, zeros * radii.clamp(max=1)), 0)[:, 0, which]
     angle = orders * torch.atan2(cols, rows)

@@ -1,35 +1,29 @@
-"""Log-radial harmonics: waves in the logarithm of the radius, inside a wedge of angles."""
+"""Log-radial harmonics: waves in the logarithm of the radius, within a wedge of angles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..checks import check_count, check_positive
-from ..scales import Scales
-from .sampled import Presets, SampledBasis, Sampling, mnist_scales
-
-# Settings of the authors' SESN, by experiment; "+" is training with scale augmentation.
-PRESETS: Presets = {
-    "mnist": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.1), "orders": 3, "rotations": 11, "width": 0.2},
-    "mnist+": {"kernel_size": 7, "size": 15, "scales": mnist_scales(0.5), "orders": 3, "rotations": 10, "width": 0.3},
-}
+from .sampled import Presets, SampledBasis, Sampling, mnist_preset
 
 
 class LogRadialBasis(SampledBasis):
-    """Cosines and sines of the logarithm of the radius, in double wedges turned about the centre.
+    """Cosines and sines of the logarithm of the radius, in double wedges rotated about the center.
 
-    Of all frequencies, angles and phases, the first kernel_size ** 2 are kept.
+    The first kernel_size ** 2 of all frequencies, angles and phases.
 
     Args:
         kernel_size: Effective size E; there are E * E functions.
         scales: Any ascending scales.
-        base_scale: The radius at which the waves have their common phase, in pixels at scale 1.
+        base_scale: Radius at which all waves have the same phase, in pixels at scale 1.
         size: Odd side of the stencil at the largest scale; by default it covers the enlarged kernel.
-        orders: Number of frequencies, each twice the one before.
+        orders: Number of frequencies, each twice the previous one.
         rotations: Number of angles from 0 to pi, both included though they are the same wedge. By default one
             more than is needed for E * E functions.
         width: Width of a wedge in radians.
@@ -42,12 +36,15 @@ class LogRadialBasis(SampledBasis):
     """
 
     kind = "log-radial"
-    presets = PRESETS
+    presets: ClassVar[Presets] = {  # as for BSplineBasis
+        "mnist": mnist_preset(0.1, orders=3, rotations=11, width=0.2),
+        "mnist+": mnist_preset(0.5, orders=3, rotations=10, width=0.3),
+    }
 
     def __init__(
         self,
         kernel_size: int,
-        scales: Scales | Sequence[float],
+        scales: Iterable[float],
         *,
         base_scale: float = 1.0,
         size: int | None = None,
@@ -56,25 +53,20 @@ class LogRadialBasis(SampledBasis):
         width: float = 0.3,
     ) -> None:
         who = "LogRadialBasis"
-        needed = check_count(who, "kernel_size", kernel_size, 1) ** 2
         orders = check_count(who, "orders", orders, 1)
-        least = math.ceil(needed / (2 * orders))
-        turns = check_count(who, "rotations", least + 1 if rotations is None else rotations, least)
+        least = math.ceil(check_count(who, "kernel_size", kernel_size, 1) ** 2 / (2 * orders))
+        angles = check_count(who, "rotations", least + 1 if rotations is None else rotations, least)
         width = check_positive(who, "width", width)
+        parameters = {"orders": orders, "rotations": angles, "width": width}
         super().__init__(
-            kernel_size,
-            scales,
-            base_scale,
-            size,
-            lambda at: _wedges(at, orders, turns, width),
-            {"orders": orders, "rotations": turns, "width": width},
+            kernel_size, scales, base_scale, size, lambda at: _wedges(at, orders, angles, width), parameters
         )
 
 
 def _wedges(at: Sampling, orders: int, rotations: int, width: float) -> Tensor:
-    """The functions [E * E, side, side]; phase runs fastest, then angle, then frequency."""
+    """Return the functions [E * E, side, side]; phase runs fastest, then angle, then frequency."""
     rows, cols = at.grid()
-    radius = torch.hypot(rows, cols).clamp(min=1) / at.scale  # the centre counts as one pixel away
+    radius = torch.hypot(rows, cols).clamp(min=1) / at.scale  # the center counts as one pixel away
     log_radius = radius.log()
     if not float(log_radius.max()) > 0:
         raise ValueError(
@@ -82,7 +74,7 @@ def _wedges(at: Sampling, orders: int, rotations: int, width: float) -> Tensor:
             f"the corner of the {at.side} x {at.side} stencil, got {at.scale:g}"
         )
     turn = torch.linspace(0, math.pi, rotations, dtype=torch.float64)[:, None, None]
-    # Angles count modulo pi: a wedge opens to both sides of the centre.
+    # Angles are modulo pi: a wedge opens to both sides of the center.
     distance = torch.remainder(torch.atan2(cols, -rows) - turn + math.pi / 2, math.pi) - math.pi / 2
     wedge = torch.exp(-distance.square() / (2 * width * width)) / radius  # [rotations, side, side]
     frequency = 2.0 ** torch.arange(-1, orders - 1, dtype=torch.float64)[:, None, None]

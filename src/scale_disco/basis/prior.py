@@ -1,9 +1,9 @@
-"""What images are expected to look like: the f of the paper's expectation E_f.
+"""The image model of the paper's expectation E_f.
 
 A prior turns a pair of scales into Gram matrices. Take an output pixel of `L[f]`: its response to tap i of
-the smaller stencil is a linear functional `a_i` of f, and what `L[f * psi]` owes to tap m of the larger
-stencil is a functional `b_m`. The Gram matrices hold `E a_i a_j`, `E a_i b_m` and `E b_m b_n`, averaged over
-output pixels, that is over the positions that a pixel of the shrunken image takes between those of the large one.
+the smaller stencil is a linear functional `a_i` of f, and the contribution of tap m of the larger stencil to
+`L[f * psi]` is a functional `b_m`. The Gram matrices are `E a_i a_j`, `E a_i b_m` and `E b_m b_n`, averaged over
+output pixels, that is over all positions of a pixel of the shrunken image between those of the large one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 import reprlib
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import reduce
 from numbers import Real
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,16 +24,16 @@ from torch import Tensor
 
 from ..resample import kernel_reach, kernel_weights, source_coordinates
 
-# Neighbour correlation of the "image" prior. Measured on digits and photographs (results/equivariance.md):
-# the error is flat from 0.7 to 0.98, the largest tried, and higher below.
+# Correlation of neighboring pixels in the "image" prior. Measured on digits and photos (results/equivariance.md):
+# the error is flat from 0.7 to 0.98, the largest value tried, and higher below.
 IMAGE_CORRELATION = 0.9
-_PHASES = 64  # positions between two pixels at which a ratio without a short period is averaged
+_PHASES = 64  # positions between two pixels over which a ratio without a short period is averaged
 _PIXELS_PER_TAP = 4
-_BLOCK = 2_000_000  # numbers held at once when images are the prior
+_BLOCK = 2_000_000  # numbers in memory per block of rows of an image
 
 
 class TooFewPixelsError(ValueError):
-    """The images of a prior are too small, or too few, for stencils of this size."""
+    """Raised if the images of a prior are too small, or too few, for stencils of this size."""
 
 
 class Grams(NamedTuple):
@@ -45,7 +45,7 @@ class Grams(NamedTuple):
 
 
 class ScalePair(NamedTuple):
-    """Two scales to be compared: L shrinks by `ratio`; taps sit at these offsets, in pixels, along each axis."""
+    """Two scales, of which L shrinks the larger by `ratio`, with the offsets of their taps in pixels along one axis."""
 
     ratio: float
     offsets_l: Tensor
@@ -55,10 +55,10 @@ class ScalePair(NamedTuple):
     spatial_dims: int
 
     def functionals(self, where: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Along one axis, for output pixels that read at `where`: a [D, taps of l, N] and b [D, taps of k, N]."""
-        settings = (self.ratio, self.mode, self.antialias)
-        a = kernel_weights(where[:, None] + self.offsets_l * self.ratio, pixels, *settings)
-        b = kernel_weights(where[:, None] + self.offsets_k, pixels, *settings)
+        """Return a [D, taps of l, N] and b [D, taps of k, N] along one axis, for output pixels that read at `where`."""
+        operator = (self.ratio, self.mode, self.antialias)
+        a = kernel_weights(where[:, None] + self.offsets_l * self.ratio, pixels, *operator)
+        b = kernel_weights(where[:, None] + self.offsets_k, pixels, *operator)
         return a, b
 
     @property
@@ -69,41 +69,27 @@ class ScalePair(NamedTuple):
         high = max(float(self.offsets_l[-1]) * self.ratio, float(self.offsets_k[-1]))
         return reach - math.floor(low), reach + math.ceil(high)
 
+    def sources(self, rows: Tensor) -> Tensor:
+        """Return the input coordinates that output rows read."""
+        return source_coordinates(rows, self.ratio, self.mode, self.antialias)
+
     def inner_rows(self, size: int) -> slice:
-        """The output pixels of an image of `size` pixels that no border touches."""
+        """Return the output pixels of an image of `size` pixels that do not depend on the border."""
         before, after = self.extent
-        rows = torch.arange(math.floor(size / self.ratio + 1e-9), dtype=torch.float64)
-        where = source_coordinates(rows, self.ratio, self.mode, self.antialias)
+        where = self.sources(torch.arange(math.floor(size / self.ratio + 1e-9), dtype=torch.float64))
         inner = ((where >= before) & (where <= size - 1 - after)).nonzero()
         if len(inner) == 0:
-            need = before + after + math.ceil(self.ratio) + 1
+            least = before + after + math.ceil(self.ratio) + 1
             raise TooFewPixelsError(
-                f"prior: images must have at least {need} pixels a side to cover the stencils of these scales, "
+                f"prior: images must have at least {least} pixels a side to cover the stencils of these scales, "
                 f"got {size}"
             )
         return slice(int(inner[0]), int(inner[-1]) + 1)
 
 
-class Prior(Protocol):
-    """A model of images that can average products of linear functionals, and draw samples."""
-
-    @property
-    def spec(self) -> str | float:
-        """What a basis file says of it."""
-        ...
-
-    def grams(self, pair: ScalePair) -> Grams:
-        """Second moments between the taps of two scales."""
-        ...
-
-    def sample(self, count: int, side: int, spatial_dims: int, generator: torch.Generator) -> Tensor:
-        """Random images [count, 1, side, ...]."""
-        ...
-
-
 @dataclass(frozen=True)
 class CorrelatedNoise:
-    """Gaussian images whose neighbours are correlated by rho: covariance `rho**|x| * rho**|y|`; 0 is white noise."""
+    """Gaussian images with covariance `rho**|x| * rho**|y|`, rho the correlation of neighbors; 0 is white noise."""
 
     correlation: float
 
@@ -117,15 +103,12 @@ class CorrelatedNoise:
         pixels = torch.arange(-before - 1, after + 2)
         a, b = pair.functionals(where, pixels)
         ac, bc = a @ self._covariance(len(pixels)), b @ self._covariance(len(pixels))
-        # The covariance is a product over axes and so are the operators: the moments are Kronecker powers.
-        return Grams(
-            *(
-                _kronecker_power(torch.einsum("din,djn->ij", left, right) / len(where), pair.spatial_dims)
-                for left, right in ((ac, a), (ac, b), (bc, b))
-            )
-        )
+        # Covariance and operators are products over axes, so the moments are Kronecker powers.
+        axis = [torch.einsum("din,djn->ij", *sides) / len(where) for sides in ((ac, a), (ac, b), (bc, b))]
+        return Grams(*(reduce(torch.kron, [moments] * pair.spatial_dims) for moments in axis))
 
     def sample(self, count: int, side: int, spatial_dims: int, generator: torch.Generator) -> Tensor:
+        """Return random images [count, 1, side, ...]."""
         x = torch.randn(count, 1, *[side] * spatial_dims, dtype=torch.float64, generator=generator)
         if self.correlation:
             root = torch.linalg.cholesky(self._covariance(side))
@@ -139,35 +122,29 @@ class CorrelatedNoise:
 
 
 class ImagePrior:
-    """The user's own images: moments are sums over their pixels, borders left out."""
+    """The user's own images; moments are averages over their pixels away from the border."""
 
     def __init__(self, images: Tensor, spatial_dims: int) -> None:
         if not images.is_floating_point():
             raise TypeError(f"prior: images must be floating-point, got {images.dtype}")
-        if images.ndim < spatial_dims or images.numel() == 0 or not bool(torch.isfinite(images).all()):
+        empty = images.ndim < spatial_dims or images.numel() == 0
+        if empty or not bool(torch.isfinite(images).all()):
             raise ValueError(
                 f"prior: expected finite images with {spatial_dims} spatial axes, got shape {tuple(images.shape)}"
-                + ("" if images.ndim < spatial_dims or images.numel() == 0 else " with NaN or infinite values")
+                + ("" if empty else " with NaN or infinite values")
             )
         if not bool(images.any()):
             raise ValueError("prior: images must not be all zero, got zeros only")
         shape = images.shape[images.ndim - spatial_dims :]
         self.images = images.detach().to("cpu", torch.float64).reshape(-1, *shape).clone()
-
-    @cached_property
-    def digest(self) -> str:
         header = str(tuple(self.images.shape)).encode()
-        return hashlib.sha256(header + self.images.numpy().tobytes()).hexdigest()
-
-    @property
-    def spec(self) -> str:
-        return f"images sha256:{self.digest}"
+        self.spec = f"images sha256:{hashlib.sha256(header + self.images.numpy().tobytes()).hexdigest()}"
 
     def __hash__(self) -> int:
-        return hash(self.digest)
+        return hash(self.spec)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ImagePrior) and self.digest == other.digest
+        return isinstance(other, ImagePrior) and self.spec == other.spec
 
     def grams(self, pair: ScalePair) -> Grams:
         axes = [self._axis(pair, size) for size in self.images.shape[1:]]
@@ -175,10 +152,10 @@ class ImagePrior:
         totals = [torch.zeros(m**pair.spatial_dims, n**pair.spatial_dims, dtype=torch.float64)
                   for m, n in ((taps_a, taps_a), (taps_a, taps_b), (taps_b, taps_b))]  # fmt: skip
         count = len(self.images) * math.prod(a.shape[0] for a, _ in axes)
-        need = _PIXELS_PER_TAP * max(taps_a, taps_b) ** pair.spatial_dims
-        if count < need:  # fewer would be fitted, not averaged over
+        least = _PIXELS_PER_TAP * max(taps_a, taps_b) ** pair.spatial_dims
+        if count < least:  # the stencils would overfit
             raise TooFewPixelsError(
-                f"prior: images must have {need} pixels away from borders, got {count}; give more images"
+                f"prior: images must have {least} pixels away from borders, got {count}; give more images"
             )
         per_row = math.prod(a.shape[0] for a, _ in axes[1:]) * (taps_a + taps_b) ** pair.spatial_dims
         block = max(1, _BLOCK // per_row)
@@ -192,9 +169,10 @@ class ImagePrior:
         return Grams(*(total / count for total in totals))
 
     def sample(self, count: int, side: int, spatial_dims: int, generator: torch.Generator) -> Tensor:
-        short = min(self.images.shape[1:])
-        if short < side:
-            raise ValueError(f"prior: images must have at least {side} pixels a side, got {short}")
+        """Return random crops [count, 1, side, ...]."""
+        shortest = min(self.images.shape[1:])
+        if shortest < side:
+            raise ValueError(f"prior: images must have at least {side} pixels a side, got {shortest}")
         crops = []
         for index in torch.randint(len(self.images), (count,), generator=generator).tolist():
             crop = self.images[index]
@@ -207,48 +185,38 @@ class ImagePrior:
     def _axis(self, pair: ScalePair, size: int) -> tuple[Tensor, Tensor]:
         inner = pair.inner_rows(size)
         rows = torch.arange(inner.start, inner.stop, dtype=torch.float64)
-        where = source_coordinates(rows, pair.ratio, pair.mode, pair.antialias)
-        return pair.functionals(where, torch.arange(size))
+        return pair.functionals(pair.sources(rows), torch.arange(size))
+
+
+Prior = CorrelatedNoise | ImagePrior  # both have `spec`, for basis files, `grams` and `sample`
 
 
 def as_prior(prior: str | float | Tensor | NDArray[Any] | Prior, spatial_dims: int) -> Prior:
-    """ "white", "image", a neighbour correlation in [0, 1), or a tensor of images."""
+    """Return the prior for "white", "image", a correlation of neighbors in [0, 1), or a tensor of images."""
     if isinstance(prior, (Tensor, np.ndarray)):
         return ImagePrior(torch.as_tensor(prior), spatial_dims)
     if isinstance(prior, (CorrelatedNoise, ImagePrior)):
         return prior
-    named = {"white": 0.0, "image": IMAGE_CORRELATION}
-    if isinstance(prior, str) and prior in named:
-        return CorrelatedNoise(named[prior])
-    if isinstance(prior, Real) and not isinstance(prior, bool) and 0 <= float(prior) < 1:
-        return CorrelatedNoise(float(prior))
+    value = {"white": 0.0, "image": IMAGE_CORRELATION}.get(prior) if isinstance(prior, str) else prior
+    if isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < 1:
+        return CorrelatedNoise(float(value))
     raise ValueError(
         f'prior: expected "white", "image", a correlation in [0, 1) or a tensor of images, got {reprlib.repr(prior)}'
     )
 
 
 def _phases(pair: ScalePair) -> Tensor:
-    """Fractional coordinates at which output pixels read: those of one period, or an even spread."""
+    """Return the fractional coordinates that output pixels read: those of one period, or evenly spaced ones."""
     period = Fraction(pair.ratio).limit_denominator(_PHASES)
     if math.isclose(period, pair.ratio, rel_tol=1e-9):
-        rows = torch.arange(period.denominator, dtype=torch.float64)
-        where = source_coordinates(rows, pair.ratio, pair.mode, pair.antialias)
+        where = pair.sources(torch.arange(period.denominator, dtype=torch.float64))
         return where - torch.floor(where)
     return (torch.arange(_PHASES, dtype=torch.float64) + 0.5) / _PHASES
-
-
-def _kronecker_power(matrix: Tensor, power: int) -> Tensor:
-    result = matrix
-    for _ in range(power - 1):
-        result = torch.kron(result, matrix)
-    return result
 
 
 def _project(image: Tensor, axes: list[Tensor]) -> Tensor:
     """Apply functionals [D, Q, N] along each axis: [N, ...] -> [output pixels, taps]."""
     for functionals in axes:  # each turns the first axis into (D, Q) at the end
         image = torch.tensordot(image, functionals, dims=([0], [2]))
-    dims = len(axes)
-    order = [2 * axis for axis in range(dims)] + [2 * axis + 1 for axis in range(dims)]
-    image = image.permute(order)
-    return image.reshape(math.prod(image.shape[:dims]), -1)
+    image = image.permute(*range(0, image.ndim, 2), *range(1, image.ndim, 2))
+    return image.reshape(math.prod(image.shape[: len(axes)]), -1)

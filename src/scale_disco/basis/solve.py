@@ -1,15 +1,15 @@
 """The quadratic problem behind the discrete basis: pairs of scales -> normal equations -> solution.
 
 The paper's general objective (appendix "General Solution") is a sum over all pairs of scales k > l of
-`E_f ||L[f] * psi_l - L[f * psi_k]||_F^2`. It is quadratic in the stencils, with matrices that the prior
-supplies, so its minimum is the solution of one linear system; all basis functions share its left side.
+`E_f ||L[f] * psi_l - L[f * psi_k]||_F^2`. It is quadratic in the stencils, with the Gram matrices of the prior, so its
+minimum solves one linear system, the same for all basis functions up to the right-hand side.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +17,12 @@ from torch import Tensor
 from ..scales import Scales
 from .prior import Prior, ScalePair
 
-_MOST_TAPS = 8000  # 0.5 GB for the matrix and as much for its factor
-_RIDGE = 1e-13  # of the mean diagonal: keeps Cholesky defined where a prior leaves a direction free
+_MAX_TAPS = 8000  # 0.5 GB for the matrix and as much for its factor
+_RIDGE = 1e-13  # of the mean diagonal: keeps Cholesky defined if a prior leaves a direction undetermined
 
 
 def plan(scales: Scales) -> list[tuple[int, int]]:
-    """For every scale (root, dilation): the smallest scale that divides it, and by how much.
+    """Return (root, dilation) for every scale: the smallest scale that divides it, and the integer ratio to it.
 
     A root is its own root with dilation 1; the others are its dilations, exactly (Eq. 12).
 
@@ -32,22 +32,20 @@ def plan(scales: Scales) -> list[tuple[int, int]]:
     """
     roots: list[tuple[int, int]] = []
     for k in range(len(scales)):
-        for root in range(k + 1):
-            dilation = scales.integer_ratio(k, root)
-            if dilation and (root == k or roots[root][0] == root):
-                roots.append((root, dilation))
-                break
+        divisors = (
+            (root, scales.integer_ratio(k, root)) for root in range(k + 1) if root == k or roots[root][0] == root
+        )
+        roots.append(next((root, dilation) for root, dilation in divisors if dilation))
     return roots
 
 
 def tap_offsets(side: int, dilation: int = 1) -> Tensor:
-    """Positions of the taps of a stencil along one axis, its centre tap (side - 1) // 2 at 0."""
+    """Return the positions of the taps of a stencil along one axis, 0 at its center tap (side - 1) // 2."""
     return float(dilation) * (torch.arange(side, dtype=torch.float64) - (side - 1) // 2)
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """What "equivariant" is measured against: the operator L and the images."""
+class Conditions(NamedTuple):
+    """What equivariance is measured with: the operator L and the prior on images."""
 
     prior: Prior
     mode: str
@@ -55,31 +53,30 @@ class Conditions:
     spatial_dims: int
 
     def pair(self, ratio: float, smaller: tuple[int, int], larger: tuple[int, int]) -> ScalePair:
-        """L shrinking by `ratio` between two stencils, each given as (side, dilation)."""
-        offsets = (tap_offsets(*smaller), tap_offsets(*larger))
-        return ScalePair(ratio, *offsets, self.mode, self.antialias, self.spatial_dims)
+        """Return the pair of two stencils, each given as (side, dilation), with L shrinking by `ratio`."""
+        return ScalePair(ratio, tap_offsets(*smaller), tap_offsets(*larger), *self[1:])
 
 
 def solve(scales: Scales, sides: Sequence[int], conditions: Conditions) -> list[Tensor]:
-    """Stencils [F, side, ...] of every scale, pixels at the first root, the optimum at the others.
+    """Return stencils [F, side, ...] of every scale: pixels at the first root, the optimum at the others.
 
     Args:
-        scales: The scales of the basis.
+        scales: Scales of the basis.
         sides: Side of the stencil of each scale, before dilation; equal for scales that share a root.
         conditions: Operator and prior.
     """
     dims = conditions.spatial_dims
     layout = plan(scales)
     taps = [side**dims for side in sides]
-    unknowns = sorted({root for root, _ in layout if root != 0})
-    start = {}
+    unknowns = sorted({root for root, _ in layout} - {0})
     size = 0
+    block = {}  # root -> rows of its taps in the system
     for root in unknowns:
-        start[root] = size
+        block[root] = slice(size, size + taps[root])
         size += taps[root]
-    if size > _MOST_TAPS:
+    if size > _MAX_TAPS:
         raise ValueError(
-            f"DiscreteBasis: at most {_MOST_TAPS} taps can be solved for, got {size} for stencils of sides "
+            f"DiscreteBasis: at most {_MAX_TAPS} taps can be solved for, got {size} for stencils of sides "
             f"{', '.join(str(sides[root]) for root in unknowns)}; leave out large scales or set support"
         )
     left = torch.zeros(size, size, dtype=torch.float64)
@@ -90,18 +87,16 @@ def solve(scales: Scales, sides: Sequence[int], conditions: Conditions) -> list[
         for k, l in pairs:
             if layout[k][0] == layout[l][0] == 0:
                 continue  # both known
-            pair = conditions.pair(ratio, (sides[l], layout[l][1]), (sides[k], layout[k][1]))
-            grams = conditions.prior.grams(pair)
+            grams = conditions.prior.grams(conditions.pair(ratio, (sides[l], layout[l][1]), (sides[k], layout[k][1])))
             quadratic = ((l, l, grams.ll), (l, k, -grams.lk), (k, l, -grams.lk.T), (k, k, grams.kk))
             for i, j, matrix in quadratic:
                 row, column = layout[i][0], layout[j][0]
                 if row == 0:
                     continue
-                rows = slice(start[row], start[row] + taps[row])
                 if column == 0:  # the pixel basis, an identity matrix
-                    right[rows] -= weight * matrix
+                    right[block[row]] -= weight * matrix
                 else:
-                    left[rows, start[column] : start[column] + taps[column]] += weight * matrix
+                    left[block[row], block[column]] += weight * matrix
 
     solution = right
     if size:
@@ -111,20 +106,20 @@ def solve(scales: Scales, sides: Sequence[int], conditions: Conditions) -> list[
             raise ValueError("prior: images must have enough detail to determine the stencils, these have too little")
         solution = torch.cholesky_solve(right, factor)
     stencils = []
-    for k, (root, _) in enumerate(layout):
-        flat = torch.eye(taps[0], dtype=torch.float64) if root == 0 else solution[start[root] :][: taps[root]]
-        stencils.append(flat.T.reshape(taps[0], *[sides[k]] * dims).contiguous())
+    for (root, _), side in zip(layout, sides, strict=True):
+        flat = torch.eye(taps[0], dtype=torch.float64) if root == 0 else solution[block[root]]
+        stencils.append(flat.T.reshape(taps[0], *[side] * dims).contiguous())
     return stencils
 
 
 def predicted_errors(
     scales: Scales, stencils: Sequence[tuple[Tensor, int]], conditions: Conditions
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    """Expected squared norms (of the difference, of `L[f * psi_k]`) for each pair (k, l), summed over functions.
+    """Return expected squared norms (of the difference, of `L[f * psi_k]`) for each pair (k, l), summed over functions.
 
     Args:
-        scales: The scales of the basis.
-        stencils: For every scale its functions [F, side, ...] and dilation.
+        scales: Scales of the basis.
+        stencils: Functions [F, side, ...] and dilation of every scale.
         conditions: Operator and prior.
     """
     errors = {}
@@ -142,9 +137,9 @@ def predicted_errors(
 
 
 def total_error(scales: Scales, errors: dict[tuple[int, int], tuple[float, float]]) -> float:
-    """Eq. 14 from the norms of all pairs: a relative error for every ratio of scales, summed over ratios."""
+    """Return Eq. 14 from the norms of all pairs: the relative error of every ratio of scales, summed over ratios."""
     total = 0.0
     for _, pairs in scales.steps():
-        difference, norm = (sum(errors[pair][part] for pair in pairs) for part in (0, 1))
+        difference, norm = (sum(norms) for norms in zip(*(errors[pair] for pair in pairs), strict=True))
         total += difference / norm if norm > 0 else (math.inf if difference > 0 else 0.0)
     return total

@@ -1,11 +1,12 @@
-"""A stencil per scale, and the basis that holds them."""
+"""Stencil: the basis functions at one scale. Basis: one stencil per scale."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,21 +21,22 @@ from torch import Tensor
 from ..checks import check_count
 from ..files import parse_json, plain, write
 from ..resample import canonical_mode
-from ..scales import Scales, as_scales
+from ..scales import as_scales
 from .cpu import on_cpu
-from .power import settled_power
-from .prior import as_prior
+from .prior import Prior, as_prior
 from .solve import Conditions, predicted_errors, tap_offsets, total_error
 
 CONVOLUTION = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}  # by spatial axes
+_PERIOD = {1: 256, 2: 64, 3: 32}  # pixels of the periodic grid on which `Stencil.power` follows correlations
+_LAYERS = 10  # after which the correlation of features, and so the power, has converged
 _FORMAT = "scale-disco basis 1"
 
 
 @dataclass(frozen=True, eq=False)
 class Stencil:
-    """The basis functions of one scale on their own small grid, [F, side, ...], spread by a dilation.
+    """Basis functions of one scale on a small grid [F, side, ...], with a dilation.
 
-    The centre is tap (side - 1) // 2, also for even sides: tap i acts at `dilation * (i - centre)` pixels.
+    The center is tap (side - 1) // 2, also for even sides: tap i is applied at `dilation * (i - center)` pixels.
     """
 
     functions: Tensor
@@ -42,7 +44,7 @@ class Stencil:
 
     @property
     def side(self) -> int:
-        """Taps along one axis."""
+        """Number of taps along one axis."""
         return self.functions.shape[-1]
 
     @property
@@ -51,31 +53,58 @@ class Stencil:
 
     @property
     def taps(self) -> int:
-        """Multiplications per output pixel and channel pair."""
+        """Number of multiplications per output pixel and channel pair."""
         return int(self.side**self.spatial_dims)
 
     @property
     def reach(self) -> tuple[int, int]:
-        """Pixels before and after the centre that the stencil covers along each axis."""
-        centre = (self.side - 1) // 2
-        return centre * self.dilation, (self.side - 1 - centre) * self.dilation
+        """Pixels before and after the center that the stencil covers along each axis."""
+        center = (self.side - 1) // 2
+        return center * self.dilation, (self.side - 1 - center) * self.dilation
 
     def apply(self, x: Tensor) -> Tensor:
-        """Correlate one-channel images with every function: [B, 1, ...] -> [B, F, ...], zeros outside."""
+        """Correlate one-channel images with every function, zero-padded: [B, 1, ...] -> [B, F, ...]."""
         padded = F.pad(x, self.reach * self.spatial_dims)
         return CONVOLUTION[self.spatial_dims](padded, self.functions[:, None].to(x), dilation=self.dilation)
 
+    def power(self) -> float:
+        """Return the power of the response to ReLU features of unit power, per unit of weight variance.
+
+        With many channels and random weights, responses are Gaussian with a correlation over space; after a ReLU it is
+        `R = (sqrt(1 - r^2) + r (pi - arccos r)) / pi` (Cho and Saul, 2009), and the next layer's correlation is R
+        filtered by the spectrum of the stencil. From white noise this converges within a few layers. For pixels it is
+        their number in every layer, He's rule; it is larger for smooth functions, which amplify smooth features.
+        """
+        grid = [_PERIOD[self.spatial_dims]] * self.spatial_dims
+        positions = torch.arange(self.side) * self.dilation % grid[0]
+        taps = torch.meshgrid(*[positions] * self.spatial_dims, indexing="ij")
+        spectrum = torch.zeros(grid, dtype=torch.float64)
+        for function in self.functions:
+            image = torch.zeros(grid, dtype=torch.float64).index_put_(taps, function, accumulate=True)
+            spectrum += torch.fft.fftn(image).abs().square()
+        correlation = torch.zeros(grid, dtype=torch.float64)
+        correlation.view(-1)[0] = 1
+        power = 0.0
+        for _ in range(_LAYERS):
+            response = torch.fft.ifftn(spectrum * torch.fft.fftn(correlation)).real
+            power = float(response.view(-1)[0])
+            if power == 0:
+                raise ValueError("power: all functions of the basis vanish at a scale")
+            r = (response / power).clamp(-1, 1)
+            correlation = ((1 - r.square()).sqrt() + r * (math.pi - r.acos())) / math.pi
+        return power
+
 
 class Basis:
-    """Scales, and for each of them the same basis functions as a stencil.
+    """The same basis functions at every scale, one stencil per scale.
 
-    A kernel is one set of weights times the stencil of its scale. Numbers are float64; layers cast them.
+    A kernel is one set of weights times the stencil of its scale. Values are float64; layers cast them.
 
     Args:
-        scales: The scales, one stencil for each.
-        stencils: Functions [F, side, ...] and dilation per scale.
+        scales: One scale per stencil.
+        stencils: Functions [F, side, ...] and dilation of each scale.
         kernel_size: Side of a kernel at the first scale.
-        spec: What the numbers were made from; saved with them.
+        spec: How the values were computed; saved with them.
 
     Example:
         >>> delta = Stencil(torch.ones(1, 1, 1))
@@ -83,11 +112,11 @@ class Basis:
         torch.Size([1, 2, 1, 1])
     """
 
-    kind: ClassVar[str | None] = None  # what `spec["kind"]` must say for `load` of a subclass
+    kind: ClassVar[str | None] = None  # the `spec["kind"]` that `load` of a subclass requires
 
     def __init__(
         self,
-        scales: Scales | Sequence[float],
+        scales: Iterable[float],
         stencils: Sequence[Stencil],
         *,
         kernel_size: int,
@@ -98,29 +127,22 @@ class Basis:
         self.kernel_size = check_count(type(self).__name__, "kernel_size", kernel_size, 1)
         if len(self.stencils) != len(self.scales):
             raise ValueError(f"Basis: expected one stencil per scale, {len(self.scales)}, got {len(self.stencils)}")
-        first = self.stencils[0].functions
+        first = tuple(self.stencils[0].functions.shape)
         for stencil in self.stencils:
-            functions = stencil.functions
-            if functions.ndim not in (2, 3, 4) or 0 in functions.shape:
-                raise ValueError(
-                    f"Basis: a stencil must be [F, side, ...] with 1 to 3 axes, got shape {tuple(functions.shape)}"
-                )
-            if len(set(functions.shape[1:])) > 1:
-                raise ValueError(f"Basis: a stencil must have equal sides, got shape {tuple(functions.shape)}")
-            if functions.ndim != first.ndim or len(functions) != len(first):
-                raise ValueError(
-                    f"Basis: stencils must have the same functions and axes at every scale, "
-                    f"got shape {tuple(functions.shape)} beside {tuple(first.shape)}"
-                )
-            if not bool(torch.isfinite(functions).all()):
-                raise ValueError("Basis: a stencil holds NaN or infinite values")
+            shape = tuple(stencil.functions.shape)
+            if len(shape) not in (2, 3, 4) or 0 in shape:
+                raise ValueError(f"Basis: a stencil must be [F, side, ...] with 1 to 3 axes, got shape {shape}")
+            if len(set(shape[1:])) > 1:
+                raise ValueError(f"Basis: a stencil must have equal sides, got shape {shape}")
+            if len(shape) != len(first) or shape[0] != first[0]:
+                raise ValueError(f"Basis: all stencils must have the same functions and axes, got {first} and {shape}")
+            if not bool(torch.isfinite(stencil.functions).all()):
+                raise ValueError("Basis: a stencil has NaN or infinite values")
             if not isinstance(stencil.dilation, int) or stencil.dilation < 1:
                 raise ValueError(f"Basis: dilation must be an integer >= 1, got {stencil.dilation!r}")
-        self.spec: dict[str, Any] = {"kind": "custom", **(spec or {}), **self._shape()}
-
-    def _shape(self) -> dict[str, Any]:
-        """The part of the spec that the stencils must agree with."""
-        return {
+        self.spec: dict[str, Any] = {
+            "kind": "custom",
+            **(spec or {}),
             "kernel_size": self.kernel_size,
             "spatial_dims": self.spatial_dims,
             "functions": self.num_functions,
@@ -130,8 +152,8 @@ class Basis:
         }
 
     @classmethod
-    def from_dense(cls, dense: Tensor, scales: Scales | Sequence[float], *, kernel_size: int) -> Basis:
-        """A basis from the paper's packing [F, S, K, ...], each scale cut to the square where it is not zero.
+    def from_dense(cls, dense: Tensor, scales: Iterable[float], *, kernel_size: int) -> Basis:
+        """Return a basis from the paper's packing [F, S, K, ...], each scale cropped to its nonzero square.
 
         Example:
             >>> basis = Basis.from_dense(torch.eye(9).reshape(9, 1, 3, 3), [1], kernel_size=3)
@@ -143,12 +165,12 @@ class Basis:
                 f"Basis.from_dense: expected floating-point [F, S, K, ...] with odd K, "
                 f"got {dense.dtype} {tuple(dense.shape)}"
             )
-        centre = dense.shape[-1] // 2
+        center = dense.shape[-1] // 2
         stencils = []
         for functions in dense.double().unbind(1):
-            far = (functions != 0).nonzero()[:, 1:].sub(centre).abs()
-            reach = int(far.max()) if far.numel() else 0
-            inner = slice(centre - reach, centre + reach + 1)
+            distance = (functions != 0).nonzero()[:, 1:].sub(center).abs()
+            reach = int(distance.max()) if distance.numel() else 0
+            inner = slice(center - reach, center + reach + 1)
             stencils.append(Stencil(functions[(slice(None), *[inner] * (functions.ndim - 1))].contiguous()))
         return Basis(scales, stencils, kernel_size=kernel_size, spec={"kind": "dense"})
 
@@ -167,16 +189,14 @@ class Basis:
 
     @property
     def taps(self) -> int:
-        """Multiplications per output pixel and channel pair, over all scales."""
+        """Number of multiplications per output pixel and channel pair, over all scales."""
         return sum(stencil.taps for stencil in self.stencils)
 
     @cached_property
     def sources(self) -> tuple[int, ...]:
-        """For each scale the first one with the same functions; dilations share theirs, and layers their kernels."""
+        """For each scale, the first scale with the same functions; layers compute one kernel for both."""
         functions = [stencil.functions for stencil in self.stencils]
-        return tuple(
-            next(l for l in range(k + 1) if torch.equal(functions[l], functions[k])) for k in range(len(functions))
-        )
+        return tuple(next(l for l, psi in enumerate(functions) if torch.equal(psi, other)) for other in functions)
 
     @property
     def pointwise(self) -> bool:
@@ -184,21 +204,19 @@ class Basis:
         return set(self.sources) == {0} and self.stencils[0].side == 1
 
     def dense(self) -> Tensor:
-        """The paper's packing [F, S, K, ...]: one grid for all scales, zeros filled in, centre at (K - 1) // 2."""
-        before = max(stencil.reach[0] for stencil in self.stencils)
-        after = max(stencil.reach[1] for stencil in self.stencils)
+        """Return the paper's packing [F, S, K, ...]: one zero-filled grid for all scales, center (K - 1) // 2."""
+        before, after = (max(reach) for reach in zip(*(stencil.reach for stencil in self.stencils), strict=True))
         side = max(2 * before + 1, 2 * after)
-        centre = (side - 1) // 2
         dense = torch.zeros(self.num_functions, len(self.scales), *[side] * self.spatial_dims, dtype=torch.float64)
         for k, stencil in enumerate(self.stencils):
-            where = (tap_offsets(stencil.side, stencil.dilation) + centre).long()
-            index: tuple[Any, ...] = torch.meshgrid(*[where] * self.spatial_dims, indexing="ij")
+            positions = (tap_offsets(stencil.side, stencil.dilation) + (side - 1) // 2).long()
+            index: tuple[Any, ...] = torch.meshgrid(*[positions] * self.spatial_dims, indexing="ij")
             dense[(slice(None), k, *index)] = stencil.functions
         return dense
 
-    @on_cpu
+    @on_cpu()
     def mix(self, matrix: Tensor) -> Basis:
-        """Functions recombined alike at every scale: new function i is `sum_j matrix[i, j] * function j`."""
+        """Return a basis whose function i is `sum_j matrix[i, j] * function j`, at every scale."""
         matrix = torch.as_tensor(matrix)
         if matrix.is_complex() or matrix.ndim != 2 or matrix.shape[1] != self.num_functions or len(matrix) == 0:
             raise ValueError(
@@ -213,48 +231,58 @@ class Basis:
         )
 
     def normalized(self) -> Basis:
-        """Every function divided, at all scales, by its L2 norm at the first scale."""
+        """Return a basis with every function divided, at all scales, by its L2 norm at the first scale."""
         norms = self.stencils[0].functions.flatten(1).norm(dim=1)
         if bool((norms == 0).any()):
-            raise ValueError("normalized: a function vanishes at the first scale, so it has no norm to divide by")
+            raise ValueError("normalized: a function vanishes at the first scale, so its norm there is zero")
         return self._recombined(
             [stencil.functions / norms.reshape(-1, *[1] * self.spatial_dims) for stencil in self.stencils],
             {"normalized": True},
         )
 
-    def _recombined(self, functions: Sequence[Tensor], said: dict[str, Any]) -> Basis:
+    def _recombined(self, functions: Sequence[Tensor], changes: dict[str, Any]) -> Basis:
         stencils = [Stencil(f, s.dilation) for f, s in zip(functions, self.stencils, strict=True)]
-        kind = self.spec["kind"] if self.spec["kind"].startswith("recombined ") else f"recombined {self.spec['kind']}"
-        spec = {**self.spec, **said, "kind": kind}
+        spec = {**self.spec, **changes, "kind": f"recombined {self.spec['kind'].removeprefix('recombined ')}"}
         recombined = Basis(self.scales, stencils, kernel_size=self.kernel_size, spec=spec)
-        if "_conditions" in self.__dict__:
-            recombined._conditions = self._conditions
+        if "_prior" in self.__dict__:  # images are not in the spec
+            recombined._prior = self._prior
         return recombined
 
-    @on_cpu
+    @cached_property
+    def _prior(self) -> Prior:
+        prior = self.spec.get("prior", "image")
+        if str(prior).startswith("images "):
+            raise ValueError("the images this basis was solved for are not saved with it; pass a prior to pair_errors")
+        return as_prior(prior, self.spatial_dims)
+
+    def _conditions(self, prior: Any = None, mode: str | None = None, antialias: bool | None = None) -> Conditions:
+        """Return operator and prior: those the basis was solved for, or else `DiscreteBasis`'s defaults."""
+        return Conditions(
+            self._prior if prior is None else as_prior(prior, self.spatial_dims),
+            canonical_mode(self.spec.get("mode", "cubic") if mode is None else mode),
+            self.spec.get("antialias", False) if antialias is None else antialias,
+            self.spatial_dims,
+        )
+
+    @on_cpu()
     def pair_errors(
         self,
         *,
         prior: Any = None,
         mode: str | None = None,
         antialias: bool | None = None,
-        scales: Scales | Sequence[float] | None = None,
+        scales: Iterable[float] | None = None,
     ) -> dict[tuple[int, int], tuple[float, float]]:
-        """Expected squared norms of `L[f] * psi_l - L[f * psi_k]` and of `L[f * psi_k]` for all pairs (k, l), k > l.
+        """Return expected squared norms of `L[f] * psi_l - L[f * psi_k]` and `L[f * psi_k]` for all pairs k > l.
 
-        Operator and prior are those of the basis where they are not given: a solved basis remembers its own,
-        the others use the defaults of `DiscreteBasis`. `scales` stands in for rounded scales, such as the presets have.
+        Operator and prior default to those the basis was solved for, or else to the defaults of `DiscreteBasis`.
+        `scales` replaces rounded scales, such as those of the presets.
         """
-        conditions = Conditions(
-            self._conditions.prior if prior is None else as_prior(prior, self.spatial_dims),
-            self.spec.get("mode", "cubic") if mode is None else canonical_mode(mode),
-            self.spec.get("antialias", False) if antialias is None else antialias,
-            self.spatial_dims,
-        )
-        chosen = self.scales if scales is None else as_scales(scales)
-        if len(chosen) != len(self.scales):
-            raise ValueError(f"pair_errors: expected {len(self.scales)} scales, one per stencil, got {chosen}")
-        return predicted_errors(chosen, [(s.functions, s.dilation) for s in self.stencils], conditions)
+        exact = self.scales if scales is None else as_scales(scales)
+        if len(exact) != len(self.scales):
+            raise ValueError(f"pair_errors: expected {len(self.scales)} scales, one per stencil, got {exact}")
+        stencils = [(stencil.functions, stencil.dilation) for stencil in self.stencils]
+        return predicted_errors(exact, stencils, self._conditions(prior, mode, antialias))
 
     @cached_property
     def error(self) -> float:
@@ -262,55 +290,47 @@ class Basis:
         return total_error(self.scales, self.pair_errors())
 
     @cached_property
-    def _conditions(self) -> Conditions:
-        prior = self.spec.get("prior", "image")
-        if str(prior).startswith("images "):
-            raise ValueError(
-                "the images that this basis was solved for are not saved with it; give pair_errors a prior"
-            )
-        mode, antialias = self.spec.get("mode", "cubic"), self.spec.get("antialias", False)
-        return Conditions(as_prior(prior, self.spatial_dims), mode, antialias, self.spatial_dims)
-
-    @property
-    def digest(self) -> str:
-        """Fingerprint of the spec and all numbers."""
-        state = hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode())
-        for stencil in self.stencils:
-            state.update(stencil.functions.contiguous().numpy().tobytes())
-        return state.hexdigest()
-
-    @cached_property
-    @on_cpu
+    @on_cpu()
     def power(self) -> float:
-        """What the basis does to the variance of deep ReLU features; layers divide their random weights by it.
+        """How much the basis amplifies the variance of deep ReLU features; layers divide their random weights by it.
+
+        The geometric mean of `Stencil.power` over scales.
 
         Example:
             >>> from scale_disco import DiscreteBasis
             >>> round(DiscreteBasis(3, [1, 2]).power, 6)  # pixels: He's rule
             9.0
         """
-        return settled_power([(stencil.functions, stencil.dilation) for stencil in self.stencils])
+        return math.exp(sum(math.log(stencil.power()) for stencil in self.stencils) / len(self.stencils))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the spec and all values."""
+        state = hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode())
+        for stencil in self.stencils:
+            state.update(stencil.functions.contiguous().numpy().tobytes())
+        return state.hexdigest()
 
     @cached_property
-    @on_cpu
+    @on_cpu()
     def fingerprint(self) -> tuple[float, ...]:
-        """Three numbers per scale that tell bases apart and, unlike `digest`, bear rounding: compare within 1e-6."""
-        marks = []
+        """Three numbers per scale that identify a basis up to rounding, unlike `digest`: compare within 1e-6."""
+        numbers: list[float] = []
         for stencil in self.stencils:
-            numbers = stencil.functions.flatten()
-            probe = torch.cos(torch.arange(len(numbers), dtype=torch.float64) ** 1.3)
-            marks += [float(stencil.dilation), float(numbers.norm()), float(numbers @ probe)]
-        return tuple(marks)
+            values = stencil.functions.flatten()
+            probe = torch.cos(torch.arange(len(values), dtype=torch.float64) ** 1.3)
+            numbers += [float(stencil.dilation), float(values.norm()), float(values @ probe)]
+        return tuple(numbers)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write stencils and spec to a safetensors file, whole or not at all."""
+        """Write stencils and spec to a safetensors file, atomically."""
         tensors = {str(k): stencil.functions.contiguous() for k, stencil in enumerate(self.stencils)}
         metadata = {"format": _FORMAT, "spec": json.dumps(self.spec, sort_keys=True), "digest": self.digest}
         write(Path(path), save(tensors, metadata))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a saved basis; a file that is damaged or does not match its spec is refused."""
+        """Read a saved basis. Raises ValueError if the file is damaged or its values do not match its spec."""
         try:
             if os.path.isdir(path):
                 raise ValueError("it is a folder")
@@ -323,13 +343,13 @@ class Basis:
             stencils = [Stencil(tensors[str(k)], dilation) for k, dilation in enumerate(spec["dilation"])]
             basis = cls.__new__(cls)
             Basis.__init__(basis, spec["scales"], stencils, kernel_size=spec["kernel_size"], spec=spec)
-            for name, value in basis._shape().items():
+            for name, value in basis.spec.items():
                 if value != spec[name]:
-                    raise ValueError(f"its spec says {name} {spec[name]}, its stencils {value}")
+                    raise ValueError(f"its spec has {name} {spec[name]}, its stencils {value}")
             if basis.digest != metadata.get("digest"):
-                raise ValueError("its numbers do not match its spec's fingerprint")
+                raise ValueError("its values do not match its digest")
             if cls.kind is not None and spec["kind"] != cls.kind:
-                raise ValueError(f"it holds a {spec['kind']} basis, expected {cls.kind}")
+                raise ValueError(f"it contains a {spec['kind']} basis, expected {cls.kind}")
         except FileNotFoundError:
             raise FileNotFoundError(f"{cls.__name__}.load: no such file: {path}") from None
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:

@@ -119,7 +119,7 @@ def rescaling(side: int, factor: float, mode: str = "linear") -> Tensor:
 
 
 @lru_cache(maxsize=16)
-@on_cpu
+@on_cpu()
 def _resized_pixels(kernel_size: int, scales: Scales) -> Basis:
     """The pixels of a kernel resized to every scale, on the grid of the largest one; each cut to what is not zero."""
     if check_count("SiCNN", "kernel_size", kernel_size, 1) % 2 == 0:

@@ -37,7 +37,7 @@ class SteerableBasis(Basis):
 
     kind = "steerable"
 
-    @on_cpu
+    @on_cpu()
     def __init__(self, sizes: Sequence[int], reference: int, orders: Sequence[float] = (1,)) -> None:
         sizes = [check_count("SteerableBasis", "sizes", size, 3) for size in sizes]
         if not sizes or any(size % 2 == 0 for size in sizes):
