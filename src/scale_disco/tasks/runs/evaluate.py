@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from ...files import parse_npz, plain, read_bytes, reason, write
+from ...files import plain, read_bytes, reason, write
 from ...models.checkpoints import check_fit
+from ..io.arrays import parse_npz
 from ..io.report import machine, today, versions
 from .batches import LabeledDataset, at_a_time
 from .options import Evaluation, Progress, ScaleBin

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....files import parse_npy, plain, read_json, reason, write
+from ....files import plain, read_json, reason, write
+from ...io.arrays import parse_npy
 from ..field import Field
 
 NUMBERS, _NOTE = (".npy", "-confidence.npy"), ".json"
