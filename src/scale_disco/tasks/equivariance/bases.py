@@ -12,7 +12,7 @@ from ...basis.log_radial import LogRadialBasis
 from ...basis.stencil import Basis
 from ...scales import Scales
 
-# Scales of MNIST-scale without and with augmentation, and of STL-10.
+# Scales of MNIST-scale without and with scale augmentation, and of STL-10.
 SETTINGS = {
     "mnist": Scales.geometric(2 ** (1 / 3), 4),
     "mnist+": Scales.geometric(2 ** (1 / 3), 4),
@@ -21,17 +21,16 @@ SETTINGS = {
 
 
 def compared_bases(setting: str, **operator: Any) -> dict[str, Basis]:
-    """The bases of a setting by name, the discrete ones mixed as in the authors' networks.
+    """Return the bases of a setting by name, the discrete ones mixed as in the authors' networks.
 
     Args:
         setting: One of `SETTINGS`.
-        operator: `mode` and `antialias` of the rescaling that the discrete ones are solved for.
+        operator: `mode` and `antialias` of the rescaling operator that discrete bases are solved for.
 
     Example:
         >>> list(compared_bases("stl10"))
         ['DISCO', 'DISCO, white-noise prior', 'Hermite']
     """
-
     if setting not in SETTINGS:
         raise ValueError(f"compared_bases: expected one of {', '.join(SETTINGS)}, got {setting!r}")
 

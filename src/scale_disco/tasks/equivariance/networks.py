@@ -1,4 +1,4 @@
-"""The equivariance error of the kernels of a trained network."""
+"""The equivariance error of the basis of a network."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from ..baselines.dss import DilatedScaleConv2d
 
 
 def error_of_layers(network: nn.Module, *, images: Tensor, scales: Scales, border: float) -> float | None:
-    """Eq. 14 of a scale convolution with random weights on the network's basis.
+    """Return Eq. 14 of a scale convolution with random weights on the network's basis.
 
-    None for networks whose layers are not of that kind, as in the paper's tables.
+    None for networks without such a basis, as in the paper's tables.
 
     Args:
-        network: Of any kind.
-        images: That it is measured on, [B, C, H, W].
-        scales: For which a basis of as many scales stands: some hold rounded ones.
-        border: Left out on each side, as in `equivariance_error`.
+        network: Any network.
+        images: Images to measure on, [B, C, H, W].
+        scales: Exact scales of a basis of as many scales; some bases hold rounded ones.
+        border: Ignored on each side, as in `equivariance_error`.
     """
-    layers = [part for part in network.modules() if isinstance(part, ScaleConvolution)]
-    if not layers or type(layers[0]) not in (ScaleLift2d, DilatedScaleConv2d):
+    layer = next((module for module in network.modules() if isinstance(module, ScaleConvolution)), None)
+    if layer is None or type(layer) not in (ScaleLift2d, DilatedScaleConv2d):
         return None
-    basis = layers[0].basis
-    chosen = scales if len(basis.scales) == len(scales) else basis.scales
-    return basis_error(basis, images, scales=chosen, border=border)
+    basis = layer.basis
+    return basis_error(
+        basis, images, scales=scales if len(basis.scales) == len(scales) else basis.scales, border=border
+    )

@@ -1,4 +1,4 @@
-"""Matplotlib figures, and how they are written to files. Needs the extra `plot`."""
+"""Matplotlib figures in one style, and how they are written to files. Needs the extra `plot`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ from ...files import check_writable, write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+OURS, OTHERS = "#1f6f8b", "#8a8a8a"  # colors of DISCO and of other methods
 _FORMATS = (".png", ".svg", ".pdf")
 
 
-def finish(axis: Any) -> None:
-    """Add a legend if there are labels, and hide the upper and right spines."""
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches; raise an error with the pip command if matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('plots need matplotlib: pip install "scale-disco[plot]"') from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def finish(axis: Any, title: str = "") -> None:
+    """Add a title, a grid and a legend if there are labels, and hide the upper and right spines."""
+    if title:
+        axis.set_title(title, fontsize=10)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, fontsize=9)
     axis.grid(alpha=0.3)
@@ -24,27 +36,18 @@ def finish(axis: Any) -> None:
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure, whole or not at all; the suffix names the format."""
-    form = check_figure(path)
-    drawn = io.BytesIO()  # a full disk makes some formats fail on themselves
-    figure.savefig(drawn, dpi=150, format=form)
-    write(Path(path), drawn.getvalue())
+    """Write a figure atomically; the suffix sets the format."""
+    suffix = check_figure(path)
+    content = io.BytesIO()  # some writers of matplotlib fail in other ways on a full disk
+    figure.savefig(content, dpi=150, format=suffix)
+    write(Path(path), content.getvalue())
 
 
 def check_figure(path: str | os.PathLike[str]) -> str:
-    """The format of a picture that can be drawn to this path; refuse others before the work is done."""
-    figure_class()
+    """Return the format of a figure file; raise an error if it cannot be written."""
+    new_figure(1, 1)  # without matplotlib, fail before the work
     check_writable(path)
     suffix = Path(path).suffix.lower()
     if suffix not in _FORMATS:
         raise ValueError(f"cannot draw {path}: the name must end in {', '.join(_FORMATS)}, got {suffix!r}")
     return suffix[1:]
-
-
-def figure_class() -> type[Figure]:
-    """Matplotlib's `Figure`, or an error that says how to install it."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('plots need matplotlib: pip install "scale-disco[plot]"') from error
-    return Figure

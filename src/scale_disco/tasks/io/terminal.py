@@ -1,4 +1,4 @@
-"""What all commands share: their manners on the command line and at the terminal."""
+"""CLI conventions: options, errors, progress and signals that all commands share."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ...files import write
+from ...files import check_writable, write
 from ...scales import Scales
-from .report import machine, provenance, today, versions
+from .figures import check_figure, save_figure
+from .report import environment, provenance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _BAR = 24  # characters of a progress bar
-PROGRESS_DELAY = 2.0  # seconds after which a waiting user sees progress
+PROGRESS_DELAY = 2.0  # seconds before progress is shown
 
-_quiet = False  # whether the command that runs was asked to be
+_quiet = False  # --quiet of the running command
 
 
 class UsageError(Exception):
-    """A call that cannot be understood; its words are complete."""
+    """Raised for an invalid command line; the message is shown as it is."""
 
 
 class Stopped(KeyboardInterrupt):
-    """A command was ended by a signal, of this number."""
+    """Raised when a signal stops the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -43,14 +47,14 @@ class Stopped(KeyboardInterrupt):
 
 
 class Parser(argparse.ArgumentParser):
-    """Arguments whose errors are one line that says where help is."""
+    """Argument parser whose errors are one line that points to --help."""
 
     def error(self, message: str) -> NoReturn:
-        """End the call as a wrong one."""
+        """Raise `UsageError` instead of exiting."""
         raise UsageError(f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help")
 
     def refuse(self, unknown: list[str]) -> NoReturn:
-        """End a call with arguments that the command does not have."""
+        """Raise `UsageError` for unknown arguments, with the closest known option."""
         known = [flag for action in self._actions for flag in action.option_strings]
         near = difflib.get_close_matches(unknown[0].split("=")[0], known, 1)
         self.error(f"unknown argument {unknown[0]}" + (f", did you mean {near[0]}?" if near else ""))
@@ -59,7 +63,7 @@ class Parser(argparse.ArgumentParser):
 def add_command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], None], summary: str, examples: str
 ) -> argparse.ArgumentParser:
-    """A command with its summary, its examples and the options that all commands have."""
+    """Add a command with its summary, examples and the options of every command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,
@@ -70,20 +74,20 @@ def add_command(
     parser.set_defaults(run=run)
     common = parser.add_argument_group("options of every command")
     common.add_argument("--json", action="store_true", help="print one JSON document")
-    common.add_argument("--quiet", action="store_true", help="no progress and no remarks, errors only")
-    common.add_argument("--threads", type=int, metavar="N", help="CPU threads of torch (default: its own choice)")
+    common.add_argument("--quiet", action="store_true", help="print no progress or messages, only errors")
+    common.add_argument("--threads", type=int, metavar="N", help="number of CPU threads (default: torch's)")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
 def add_seed(parser: argparse._ActionsContainer, what: str) -> None:
-    """--seed, for what is random in a command."""
+    """Add --seed."""
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=f"seed of {what} (default 0)")
 
 
 def add_device(parser: argparse._ActionsContainer, default: str = "cpu") -> None:
-    """--device, where a command computes; `chosen_device` reads it."""
-    more = ", or auto: the fastest there is" if default == "auto" else ""
+    """Add --device, read by `chosen_device`."""
+    more = ", or auto for the fastest available" if default == "auto" else ""
     device = parser.add_argument(
         "--device", default=default, help=f"where to compute: cpu, cuda, cuda:1, mps{more} (default {default})"
     )
@@ -91,26 +95,40 @@ def add_device(parser: argparse._ActionsContainer, default: str = "cpu") -> None
 
 
 def add_out(parser: argparse._ActionsContainer, what: str, *names: str, folder: bool = False, **about: Any) -> None:
-    """--out, where the main product of a command goes; `names` are other names of the option."""
+    """Add --out, the main output of a command; `names` are aliases."""
     metavar = "DIR" if folder else "FILE"
     parser.add_argument("--out", *names, type=Path, metavar=metavar, help=f"write {what}", **about)
 
 
 def add_report(parser: argparse._ActionsContainer) -> None:
-    """--out for a report, which `write_report` writes."""
-    add_out(parser, "a report: Markdown, or JSON if the name ends in .json")
+    """Add --out for `write_report`."""
+    add_out(parser, "a report: JSON if the name ends in .json, Markdown otherwise")
 
 
-def add_plot(parser: argparse._ActionsContainer, what: str = "") -> None:
-    """--plot, where a picture goes."""
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help=f"draw {what}{' ' if what else ''}into a file (.png, .svg or .pdf)"
-    )
+def add_plot(parser: argparse._ActionsContainer, what: str) -> None:
+    """Add --plot, the file of a figure."""
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=f"draw {what} to a .png, .svg or .pdf file")
 
 
 def suggest(action: argparse.Action, words: Iterable[str], *, folders: bool = False) -> None:
-    """Words that a shell offers for an option, which takes others as well; and folders, if it takes these."""
+    """Let shells complete an option with these words, and with folders; other values stay valid."""
     action.suggestions, action.folders = list(words), folders  # type: ignore[attr-defined]
+
+
+@contextmanager
+def signal_handler(signals: Iterable[str], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle these signals inside the context, as far as the system has them and they are not ignored."""
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = [getattr(signal, name) for name in signals if hasattr(signal, name)]
+        previous = {
+            number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) != signal.SIG_IGN
+        }
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)  # None: not installed by Python
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -118,24 +136,10 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
-def signal_handler(signals: Iterable[str], by: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call a function when one of these signals comes, if the system has it and it is not ignored."""
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        numbers = [getattr(signal, name) for name in signals if hasattr(signal, name)]
-        before = {one: signal.signal(one, by) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, signal.SIG_DFL if handler is None else handler)  # None: not one of Python's
-
-
-@contextmanager
 def command_context(options: argparse.Namespace) -> Iterator[None]:
-    """Run a command as the options of every command ask for; what they change is restored afterwards.
+    """Apply the options of every command, and restore the previous state afterwards.
 
-    What ends a process elsewhere, a kill or the end of its terminal, is as Ctrl-C: nothing half-done is left.
+    SIGTERM and SIGHUP raise `Stopped`, a KeyboardInterrupt, so that they clean up as Ctrl-C does.
     """
     global _quiet
     if options.threads is not None and options.threads < 1:
@@ -151,7 +155,7 @@ def command_context(options: argparse.Namespace) -> Iterator[None]:
         with signal_handler(("SIGTERM", "SIGHUP"), _stop), warnings.catch_warnings():
             if options.quiet:
                 warnings.simplefilter("ignore")
-            warnings.showwarning = lambda message, *_, **__: say(str(message))  # a line, without where in the code
+            warnings.showwarning = lambda message, *_, **__: say(str(message))  # one line, without the source line
             yield
     finally:
         _quiet = quiet
@@ -160,30 +164,44 @@ def command_context(options: argparse.Namespace) -> Iterator[None]:
 
 
 def devices() -> list[str]:
-    """The devices of this machine, by the names that --device takes."""
+    """Return the names of the available devices."""
     names = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     names += ["mps"] if torch.backends.mps.is_available() else []
     return names + [f"xpu:{index}" for index in range(torch.xpu.device_count())]
 
 
 def chosen_device(options: argparse.Namespace) -> torch.device:
-    """The device that --device names, if this machine has it."""
-    name, there = options.device, devices()
-    if name not in there and name not in {device.split(":")[0] for device in there}:
-        raise ValueError(f"--device must be one that this machine has ({', '.join(there)}), got {name!r}")
+    """Return the device of --device; raise an error if this machine does not have it."""
+    name, available = options.device, devices()
+    if name not in available and name not in {device.split(":")[0] for device in available}:
+        raise ValueError(f"--device must be one that this machine has ({', '.join(available)}), got {name!r}")
     return torch.device(name)
 
 
 def show(options: argparse.Namespace, document: Any, text: str) -> None:
-    """Print a result: as text, or as JSON if that was asked for."""
+    """Print a result: the document if --json is given, else the text."""
     print(json.dumps(document) if options.json else text, flush=True)
 
 
+def check_outputs(options: argparse.Namespace) -> None:
+    """Raise an error before the work if --out or --plot cannot be written."""
+    if getattr(options, "plot", None):
+        check_figure(options.plot)
+    if options.out:
+        check_writable(options.out)
+
+
+def write_plot(options: argparse.Namespace, figure: Callable[[], Figure]) -> None:
+    """Write the figure to --plot, if given."""
+    if options.plot:
+        save_figure(figure(), options.plot)
+        say(f"written {options.plot}")
+
+
 def write_report(path: Path, title: str, text: str, document: dict[str, Any], *, command: str) -> None:
-    """Write a result with where it comes from: JSON if the name of the file says so, Markdown otherwise."""
+    """Write a result with its provenance: JSON if the file name ends in .json, Markdown otherwise."""
     if path.suffix == ".json":
-        source = {"command": command, "versions": versions(), "machine": machine(), "date": today()}
-        content = json.dumps(source | document, indent=1)
+        content = json.dumps({"command": command} | environment() | document, indent=1)
     else:
         content = f"# {title}\n\n{provenance(command)}\n\n{text}"
     write(path, f"{content}\n".encode())
@@ -191,38 +209,38 @@ def write_report(path: Path, title: str, text: str, document: dict[str, Any], *,
 
 
 def add_operator(parser: argparse._ActionsContainer) -> None:
-    """The arguments that choose the rescaling operator."""
+    """Add the options of the rescaling operator."""
     mode = parser.add_argument(
-        "--mode", default="cubic", help="interpolation: nearest, nearest-exact, linear, cubic (default)"
+        "--mode", default="cubic", help="interpolation: nearest, nearest-exact, linear or cubic (default cubic)"
     )
     suggest(mode, ["nearest", "nearest-exact", "linear", "cubic"])
     parser.add_argument("--antialias", action="store_true", help="rescale with antialiasing")
 
 
 def add_scales(parser: argparse._ActionsContainer) -> None:
-    """The arguments that choose the scales."""
+    """Add the options that `chosen_scales` reads."""
     parser.add_argument(
-        "--scales", type=number, nargs="+", metavar="S", help="ascending scales, such as 1 2^0.5 2 (the default)"
+        "--scales", type=number, nargs="+", metavar="S", help="scales in ascending order (default 1 2^0.5 2)"
     )
-    parser.add_argument("--step", type=number, help="instead of --scales: ratio between neighbouring scales")
-    parser.add_argument("--count", type=int, help="with --step: number of scales")
+    parser.add_argument("--step", type=number, help="ratio between neighboring scales, instead of --scales")
+    parser.add_argument("--count", type=int, help="number of scales, with --step")
 
 
 def chosen_scales(options: argparse.Namespace) -> Scales:
-    """The scales that the arguments of `add_scales` ask for."""
+    """Return the scales given by the options of `add_scales`."""
     if (options.step is None) != (options.count is None):
         raise ValueError("--step and --count go together")
     if options.step is not None:
         if options.scales:
-            raise ValueError("give either --scales or --step with --count, not both")
+            raise ValueError("pass either --scales or --step with --count, not both")
         return Scales.geometric(options.step, options.count)
     return Scales(options.scales or (1, 2**0.5, 2))
 
 
 def number(text: str) -> float:
-    """A number, a fraction or a power: 1.5, 3/2, 2^0.5, 2^(1/3)."""
-    plain = r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)"
-    match = re.fullmatch(rf"{plain}(?:/{plain})?(?:(?:\^|\*\*)\(?{plain}(?:/{plain})?\)?)?", text.strip())
+    """Parse a number, a fraction or a power: 1.5, 3/2, 2^0.5, 2^(1/3)."""
+    decimal = r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)"
+    match = re.fullmatch(rf"{decimal}(?:/{decimal})?(?:(?:\^|\*\*)\(?{decimal}(?:/{decimal})?\)?)?", text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"expected a number such as 1.5, 3/2, 2^0.5 or 2^(1/3), got {text!r}")
     top, bottom, power, root = (float(part) if part else 1.0 for part in match.groups())
@@ -236,25 +254,24 @@ def number(text: str) -> float:
 
 
 def border(text: str) -> float:
-    """Pixels, or a part of the side."""
+    """Parse a border: pixels, or a fraction of the side."""
     try:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"expected pixels such as 3 or a part of the side such as 0.25, got {text!r}"
-        ) from None
+        message = f"expected pixels such as 3 or a fraction of the side such as 0.25, got {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 class Progress:
-    """A line on standard error with the time left, for work that takes longer than the user's patience.
+    """Progress line on standard error with the time left, shown after `PROGRESS_DELAY` seconds.
 
-    Call it with what is done so far; where nothing can be counted, it shows the time that has passed.
+    Call it with the number of steps done and their total; without calls it shows the elapsed time.
     """
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.start = time.monotonic()
-        self.part = 0.0
+        self.fraction = 0.0
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._show, daemon=True)
 
@@ -264,7 +281,7 @@ class Progress:
         return self
 
     def __call__(self, done: int, total: int) -> None:
-        self.part = done / total
+        self.fraction = done / total
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()
@@ -277,22 +294,23 @@ class Progress:
         while not self.stop.wait(wait):
             wait = 0.5 if terminal else 10.0
             elapsed = time.monotonic() - self.start
-            left = f", {elapsed / self.part - elapsed:.0f} s left" if self.part else ""
-            part = f"{self.part:.0%}, " if self.part else ""
-            if terminal and self.part:
-                part = f"{'█' * round(_BAR * self.part):░<{_BAR}} {part}"
-            line = f"{self.label}: {part}{elapsed:.0f} s{left}"
+            line = f"{elapsed:.0f} s"
+            if self.fraction:
+                bar = f"{'█' * round(_BAR * self.fraction):░<{_BAR}} " if terminal else ""
+                left = elapsed / self.fraction - elapsed
+                line = f"{bar}{self.fraction:.0%}, {line}, {left:.0f} s left"
+            line = f"{self.label}: {line}"
             print(f"\r\033[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
         if terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def is_quiet() -> bool:
-    """Whether the user asked for quiet."""
+    """Whether --quiet is given."""
     return _quiet
 
 
 def say(message: str) -> None:
-    """A remark beside the output, unless the user asked for quiet."""
+    """Print a message to standard error, unless --quiet is given."""
     if not _quiet:
         print(message, file=sys.stderr)

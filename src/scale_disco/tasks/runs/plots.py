@@ -1,18 +1,18 @@
-"""Plots of classification errors."""
+"""Plots of the classification error, over the scale of images and over the equivariance error."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..io.figures import figure_class, finish
+from ..io.figures import OURS, finish, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 class Range(NamedTuple):
-    """An error in [0, 1] and its deviation, over a range of scales; `kind` tells one series from another."""
+    """Error in [0, 1] and its standard deviation for images of a range of scales; `kind` is the name of a series."""
 
     kind: str
     low: float
@@ -25,40 +25,36 @@ def plot_error_over_scale(
     curves: Mapping[str, Sequence[Range]],
     trained: tuple[float, float],
     subject: str = "digits",
-    bars: str = "binomial deviations",
+    bars: str = "binomial standard deviations",
 ) -> Figure:
-    """Classification error over the scale of images, a line per network; the training range is shaded.
+    """Plot the classification error over the scale of images, a line per network; the training range is shaded.
 
     Args:
-        curves: By network. Of one scale each, ranges are points of one line; others are lines of their own per kind.
-        trained: Scales in training, from and to.
+        curves: By network. Ranges of a single scale form one line, others one line per kind.
+        trained: Smallest and largest scale in training.
         subject: What the images show.
-        bars: What the deviations are.
+        bars: What the error bars are.
     """
-    figure = figure_class()(figsize=(7, 4), layout="constrained")
+    figure = new_figure(7, 4)
     axis = figure.subplots()
     if trained[0] == trained[1]:
         axis.axvline(trained[0], color="#e4e4e4", lw=8, zorder=0, label="scale in training")
     else:
         axis.axvspan(*trained, color="#f0f0f0", zorder=0, label="scales in training")
     for index, (name, ranges) in enumerate(curves.items()):
-        for place, part in enumerate(_lines(ranges)):
-            axis.errorbar(
-                [(one.low * one.high) ** 0.5 for one in part],
-                [100 * one.error for one in part],
-                [100 * one.std for one in part],
-                fmt="o-",
-                ms=4,
-                capsize=2,
-                color=f"C{index}",
-                label=None if place else name,
-            )
+        for number, line in enumerate(_lines(ranges)):
+            scales = [(span.low * span.high) ** 0.5 for span in line]
+            errors, stds = [100 * span.error for span in line], [100 * span.std for span in line]
+            label = None if number else name
+            axis.errorbar(scales, errors, stds, fmt="o-", ms=4, capsize=2, color=f"C{index}", label=label)
     axis.set(xscale="log", xlabel=f"scale of the {subject}", ylabel="error, %")
-    bounds = [bound for ranges in curves.values() for one in ranges for bound in (one.low, one.high)] or list(trained)
+    bounds = [bound for ranges in curves.values() for span in ranges for bound in (span.low, span.high)] or list(
+        trained
+    )
     ticks = [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0]
     ticks = [tick for tick in ticks if 0.98 * min(bounds) <= tick <= 1.02 * max(bounds)]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    if all(one.error > 0 for ranges in curves.values() for one in ranges):
+    if all(span.error > 0 for ranges in curves.values() for span in ranges):
         axis.set_yscale("log")
         low, high = axis.get_ylim()
         ticks = [tick for tick in (0.2, 0.5, 1, 2, 5, 10, 20, 50) if low <= tick <= high]
@@ -67,20 +63,19 @@ def plot_error_over_scale(
         else:
             axis.set_yscale("linear")
     axis.minorticks_off()
-    axis.set_title(f"Error over the scale of {subject}, with {bars}", fontsize=10)
-    finish(axis)
+    finish(axis, f"Error over the scale of {subject}, with {bars}")
     return figure
 
 
 def _lines(ranges: Sequence[Range]) -> list[list[Range]]:
-    """What lines join: the same images at several scales, or images of one kind."""
-    if all(one.low == one.high for one in ranges):
-        return [sorted(ranges, key=lambda one: one.low)]
-    return [[one for one in ranges if one.kind == kind] for kind in dict.fromkeys(one.kind for one in ranges)]
+    """Group ranges into lines: the same images at several scales, or images of one kind."""
+    if all(span.low == span.high for span in ranges):
+        return [sorted(ranges, key=lambda span: span.low)]
+    return [[span for span in ranges if span.kind == kind] for kind in dict.fromkeys(span.kind for span in ranges)]
 
 
 class Point(NamedTuple):
-    """A network: its name, equivariance error, classification error and the deviation of that, in per cent."""
+    """A network: its name, equivariance error, classification error and the standard deviation of that, in percent."""
 
     name: str
     equivariance: float
@@ -91,50 +86,31 @@ class Point(NamedTuple):
 def plot_equivariance_and_error(
     ours: Sequence[Point], paper: Sequence[Point], data: tuple[str, str] | None = None
 ) -> Figure:
-    """Classification error over equivariance error: the right half of the paper's Fig. 1, with ours beside.
+    """Plot the classification error over the equivariance error: the right half of the paper's Fig. 1, next to ours.
 
     Args:
-        ours: Measured here.
-        paper: The paper's.
-        data: Names of our data and the paper's if they are not the same; then each has its own axis of errors.
+        ours: Measured networks.
+        paper: Networks of the paper.
+        data: Names of our data and the paper's if they differ; then each has its own error axis.
     """
-    figure = figure_class()(figsize=(9 if data else 7, 4.2), layout="constrained")
+    figure = new_figure(9 if data else 7, 4.2)
     axes = figure.subplots(1, 2, sharex=True) if data else [figure.subplots()] * 2
     on = [f", on {name}" for name in data] if data else ["", ""]
-    for axis, points, label, colour, face in (
-        (axes[0], paper, f"paper{on[1]}", "#9a9a9a", "white"),
-        (axes[1], ours, f"measured here{on[0]}", "#1f6f8b", "#1f6f8b"),
+    for axis, points, label, color, face, side, shift in (
+        (axes[0], paper, f"paper{on[1]}", "#9a9a9a", "white", "right", -6),
+        (axes[1], ours, f"measured here{on[0]}", OURS, OURS, "left", 6),
     ):
-        shown = [point for point in points if point.equivariance > 0]
-        if shown:
-            axis.errorbar(
-                [point.equivariance for point in shown],
-                [point.error for point in shown],
-                [point.std for point in shown],
-                fmt="o",
-                color=colour,
-                mfc=face,
-                capsize=2,
-                label=label,
-            )
-        left = points is paper
-        for index, point in enumerate(sorted(shown, key=lambda point: point.error)):
-            axis.annotate(
-                point.name,
-                (point.equivariance, point.error),
-                (-6 if left else 6, (5, -11)[index % 2]),  # neighbours above and below
-                textcoords="offset points",
-                ha="right" if left else "left",
-                fontsize=8,
-                color=colour,
-            )
+        plotted = [point for point in points if point.equivariance > 0]
+        if plotted:
+            _, x, y, stds = zip(*plotted, strict=True)
+            axis.errorbar(x, y, stds, fmt="o", color=color, mfc=face, capsize=2, label=label)
+        for index, point in enumerate(sorted(plotted, key=lambda point: point.error)):
+            offset = shift, (5, -11)[index % 2]  # neighbors above and below
+            where = point.equivariance, point.error
+            axis.annotate(point.name, where, offset, textcoords="offset points", ha=side, fontsize=8, color=color)
     for axis in axes if data else axes[:1]:
         axis.set(xscale="log", xlabel="equivariance error (Eq. 14) of the basis", ylabel="classification error, %")
         axis.margins(0.2)
         finish(axis)
-    title = "Error of networks over the equivariance error of their bases"
-    if data:
-        figure.suptitle(title, fontsize=10)
-    else:
-        axes[0].set_title(title, fontsize=10)
+    figure.suptitle("Error of networks over the equivariance error of their bases", fontsize=10)
     return figure

@@ -1,4 +1,4 @@
-"""Plots of trackers: success, precision and sizes."""
+"""Plots of tracking results: success, precision and object size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..io.figures import figure_class, finish
+from ..io.figures import OURS, finish, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,55 +15,53 @@ if TYPE_CHECKING:
 def plot_success(
     trackers: Mapping[str, tuple[Sequence[float], Sequence[float]]], ours: str, title: str, near: int = 20
 ) -> Figure:
-    """Success over the overlap and precision over the distance that are asked for, a line per tracker, best first.
+    """Plot success over the overlap and precision over the distance threshold, a line per tracker, best first.
 
     Args:
-        trackers: By name, the parts of frames for overlaps from 0 to 1 and for distances of 0, 1, 2, ... pixels.
-        ours: The name of the one that stands out.
-        title: Of the figure.
-        near: The distance whose precision stands in the legend; of success it is the mean.
+        trackers: By name, the fractions of frames at overlaps from 0 to 1 and at distances of 0, 1, 2, ... pixels.
+        ours: Name of the highlighted tracker.
+        title: Title of the figure.
+        near: Distance at which the legend gives the precision; for success it gives the mean.
     """
-    figure = figure_class()(figsize=(10, 4.2), layout="constrained")
+    figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2, sharey=True)
-    colours = {name: f"C{index % 9 + 1}" for index, name in enumerate(name for name in trackers if name != ours)}
-    for axis, place in ((left, 0), (right, 1)):
-        curves = {name: list(pair[place]) for name, pair in trackers.items()}
-        scores = {name: curve[near] if place else sum(curve) / len(curve) for name, curve in curves.items()}
+    colors = {name: f"C{index % 9 + 1}" for index, name in enumerate(name for name in trackers if name != ours)}
+    for column, (axis, axis_title) in enumerate(((left, "success (mean)"), (right, f"precision (at {near} pixels)"))):
+        curves = {name: list(pair[column]) for name, pair in trackers.items()}
+        scores = {name: curve[near] if column else sum(curve) / len(curve) for name, curve in curves.items()}
         for name in sorted(curves, key=lambda name: -scores[name]):
-            curve, mine = curves[name], name == ours
-            steps = range(len(curve)) if place else [index / (len(curve) - 1) for index in range(len(curve))]
-            colour, width = ("#1f6f8b", 2.5) if mine else (colours[name], 1.2)
+            curve = curves[name]
+            thresholds = range(len(curve)) if column else [index / (len(curve) - 1) for index in range(len(curve))]
+            color, width = (OURS, 2.5) if name == ours else (colors[name], 1.2)
             label = f"{name} {scores[name]:.3f}"
-            axis.plot(steps, curve, label=label, color=colour, lw=width, zorder=2 + mine)
+            axis.plot(thresholds, curve, label=label, color=color, lw=width, zorder=2 + (name == ours))
         axis.set(xlim=(0, None), ylim=(0, 1.02))
-        finish(axis)
-    left.set(xlabel="overlap of boxes, more than", ylabel="part of frames")
-    right.set(xlabel="distance of centres in pixels, at most")
-    left.set_title("success, with its mean", fontsize=10)
-    right.set_title(f"precision, with its value at {near} pixels", fontsize=10)
+        finish(axis, axis_title)
+    left.set(xlabel="overlap threshold", ylabel="fraction of frames")
+    right.set(xlabel="distance threshold between centers, pixels")
     figure.suptitle(title, fontsize=10)
     return figure
 
 
 def plot_sizes(videos: Mapping[str, Mapping[str, Sequence[float]]], truth: str, ours: str) -> Figure:
-    """The size of an object over the frames of a video, in octaves over the first; a panel per video.
+    """Plot the object size over the frames, in octaves relative to the first; a panel per video.
 
     Args:
         videos: By video, then by tracker, the scale of the box in every frame.
-        truth: The name of what is true among the trackers.
-        ours: The name of the one that stands out.
+        truth: Name of the ground truth among the trackers.
+        ours: Name of the highlighted tracker.
     """
-    figure = figure_class()(figsize=(4.2 * len(videos), 3.6), layout="constrained")
+    figure = new_figure(4.2 * len(videos), 3.6)
     panels = figure.subplots(1, len(videos), squeeze=False)[0]
     for axis, (video, trackers) in zip(panels, videos.items(), strict=True):
         for index, (name, scales) in enumerate(trackers.items()):
-            look = {truth: ("black", 3.5, 0.35), ours: ("#1f6f8b", 2.0, 1.0)}.get(name, (f"C{index % 9 + 1}", 1.2, 1.0))
+            styles = {truth: ("black", 3.5, 0.35), ours: (OURS, 2.0, 1.0)}
+            color, width, alpha = styles.get(name, (f"C{index % 9 + 1}", 1.2, 1.0))
             octaves = [math.log2(scale / scales[0]) for scale in scales]
-            axis.plot(octaves, color=look[0], lw=look[1], alpha=look[2], label=name)
-        axis.set_title(video, fontsize=10)
+            axis.plot(octaves, color=color, lw=width, alpha=alpha, label=name)
         axis.set(xlabel="frame")
-        finish(axis)
+        finish(axis, video)
         if axis is not panels[0]:
             axis.get_legend().remove()
-    panels[0].set(ylabel="size over the first frame, octaves")
+    panels[0].set(ylabel="size relative to the first frame, octaves")
     return figure

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scale_disco import Scales
+from scale_disco.cli import main
+from scale_disco.tasks.bench import command
+from scale_disco.tasks.bench.timing import LayerSetting
+
+
+def test_a_custom_layer_is_timed(tmp_path, capfd):
+    call = ["bench", "--batch", "1", "--channels", "2", "3", "--side", "12", "--scales", "1", "2", "--repeats", "2"]
+    table, report = tmp_path / "costs.csv", tmp_path / "speed.md"
+    assert main([*call, "--threads", "1", "--csv", str(table), "--out", str(report)]) == 0
+    err = capfd.readouterr()
+    assert "B1 2->3, 12x12, 3x3, {1, 2}" in err.out
+    assert "profiler" not in err.err
+    options = "--batch 1 --channels 2 3 --side 12 --scales 1.0 2.0 --repeats 2 --threads 1"
+    assert f"- Command: `disco bench {options}`" in report.read_text()
+    lines = table.read_text().splitlines()
+    assert lines[0].startswith("part,case,pass,contender,median seconds")
+    assert len(lines) == 1 + 4 + 5  # the header, forward and backward, forward with the baked layer
+
+
+def test_cost_over_the_number_of_scales_is_plotted(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    small = {n: LayerSetting(1, 2, 2, 8, 3, Scales.geometric(2**0.5, n)) for n in range(1, 9)}
+    monkeypatch.setattr(command, "growth_setting", small.__getitem__)
+    figure = tmp_path / "growth.png"
+    assert main(["bench", "--only", "scales", "--repeats", "2", "--json", "--plot", str(figure)]) == 0
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    assert {row["case"] for row in costs} == set("12345678")
+    assert figure.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from scale_disco.tasks.io.figures import save_figure
+from scale_disco.tasks.scene.plots import overlay, plot_field
+
+
+def test_overlay_colors_confident_pixels():
+    matplotlib = pytest.importorskip("matplotlib")
+    image = torch.zeros(3, 4, 8, dtype=torch.uint8)
+    image[0] = 200
+    octaves = torch.linspace(-2, 2, 8).expand(4, 8)
+    confidence = torch.tensor([0.0, 0.1, 0.5, 1.0])[:, None].expand(4, 8)
+    drawn = overlay(image, octaves, confidence, 1.0)
+    assert (drawn.dtype, drawn.shape) == (torch.uint8, (3, 4, 8))
+    assert drawn[:, 0].unique().tolist() == [60]  # the gray image
+    spread = drawn.float().std(0)
+    assert (spread[1] < spread[2]).all()
+    assert torch.equal(drawn[:, 2], drawn[:, 3])
+    assert torch.equal(drawn[:, 3, 0], drawn[:, 3, 1])  # beyond the limit
+    ends = torch.tensor([matplotlib.colormaps["plasma"](end)[:3] for end in (0.0, 1.0)]).T * 255
+    assert (drawn[:, 3, [0, -1]] - (0.7 * ends + 0.3 * 59.8)).abs().max() <= 1
+
+
+@pytest.mark.parametrize("size", [(30, 40), (40, 400), (400, 40)])
+def test_field_is_plotted_next_to_the_image(size, tmp_path):
+    pytest.importorskip("matplotlib")
+    image = torch.randint(0, 256, (3, *size), dtype=torch.uint8)
+    figure = plot_field(image, torch.zeros(size), torch.ones(size), 1.5, "street.jpg")
+    left, field, bar = figure.axes
+    assert (left.images[0].get_array() == image.permute(1, 2, 0).numpy()).all()
+    assert field.images[0].get_array().shape == (*size, 3)
+    assert bar.get_ylim() == (-1.5, 1.5)
+    assert bar.get_ylabel() == "octaves: larger is nearer"
+    assert figure.get_suptitle() == "street.jpg"
+    save_figure(figure, tmp_path / "field.png")
