@@ -128,9 +128,7 @@ def basis_error(
         scales: Exact scales, if those of the basis are rounded. Defaults to the scales of the basis.
         channels: Number of random kernels; weights are independent standard normal.
         seed: Seed of the weights.
-        mode: Interpolation of the rescaling.
-        antialias: Whether the rescaling filters before it shrinks.
-        border: As in `equivariance_error`.
+        mode, antialias, border: As in `equivariance_error`.
         batch: Number of images per batch.
         progress: Called as `progress(images done, images)`.
     """
@@ -195,7 +193,14 @@ def _norms(
     response = mapping(images)
     if not isinstance(response, Tensor):
         raise TypeError(f"equivariance_error: the mapping must return one tensor, got {type(response).__name__}")
-    dims = _spatial_dims(images, response, spatial_dims)
+    dims = spatial_dims
+    if dims is None:
+        dims = images.ndim - 2 if response.ndim == images.ndim + 1 else {3: 1, 4: 2, 5: 2, 6: 3}.get(images.ndim)
+    if dims not in (1, 2, 3) or images.ndim not in (dims + 2, dims + 3):
+        raise ValueError(
+            f"equivariance_error: expected images [B, C, ...] or feature maps [B, C, S, ...] with 1 to 3 spatial axes, "
+            f"got shape {tuple(images.shape)}"
+        )
     if response.ndim not in (2, dims + 2, dims + 3):
         raise ValueError(
             f"equivariance_error: expected output [B, C, S, ...], [B, C, ...] or [B, C] with {dims} spatial axes, "
@@ -232,17 +237,6 @@ def _norms(
             norm += float(left.double().square().sum())
         norms[ratio] = (difference, norm)
     return norms
-
-
-def _spatial_dims(images: Tensor, response: Tensor, dims: int | None) -> int:
-    if dims is None:
-        dims = images.ndim - 2 if response.ndim == images.ndim + 1 else {3: 1, 4: 2, 5: 2, 6: 3}.get(images.ndim)
-    if dims not in (1, 2, 3) or images.ndim not in (dims + 2, dims + 3):
-        raise ValueError(
-            f"equivariance_error: expected images [B, C, ...] or feature maps [B, C, S, ...] with 1 to 3 spatial axes, "
-            f"got shape {tuple(images.shape)}"
-        )
-    return dims
 
 
 def _inner(left: Tensor, right: Tensor, dims: int, border: float) -> tuple[Tensor, Tensor]:

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from scale_disco.basis.bspline import BSplineBasis, _spline
-from scale_disco.basis.fourier_bessel import FourierBesselBasis, bessel, bessel_zeros
+from scale_disco.basis.families import BSplineBasis, FourierBesselBasis, LogRadialBasis, _spline, bessel, bessel_zeros
 from scale_disco.basis.hermite import MIXING_PRESETS, HermiteBasis, hermite_mixing, hermite_mixing_preset
-from scale_disco.basis.log_radial import LogRadialBasis
 from scale_disco.basis.stencil import Basis
 from tests.conftest import GOLDEN
 

@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -26,7 +27,7 @@ from .stencil import Basis, Stencil
 SUPPORT_TOLERANCE = 0.05
 _ROUNDING = 1e-12  # a smaller error is zero up to rounding
 _CACHE_SIZE = 128  # solved bases in memory; the oldest is dropped first
-_SOLVED: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+_SOLVED: dict[tuple[Any, ...], list[Tensor]] = {}
 _SOLVING = threading.RLock()  # one thread solves a basis, others that need it wait
 
 
@@ -98,41 +99,25 @@ class DiscreteBasis(Basis):
             "antialias": antialias,
             "solver": solver,
         }
+        minimize: Callable[[Scales, Sequence[int], Conditions], list[Tensor]] = solve
         if steps is not None:
             spec |= {"steps": check_count(who, "steps", steps, 0), "seed": int(seed)}
+            minimize = partial(descend, steps=steps, seed=seed, progress=progress)
         sides = None if support is None else _check_support(kernel_size, scales, support)
-        functions = _solved(kernel_size, scales, conditions, sides, steps, seed, progress)
-        stencils = [Stencil(f.clone(), dilation) for f, (_, dilation) in zip(functions, plan(scales), strict=True)]
+        key = (kernel_size, scales, conditions.prior.spec, *conditions[1:], sides, steps, seed)
+        with _SOLVING:
+            if key not in _SOLVED:
+                with one_thread() if isinstance(conditions.prior, CorrelatedNoise) else nullcontext():
+                    sides = sides or _choose_support(kernel_size, scales, conditions)
+                    pixel = torch.ones([1] * (spatial_dims + 1), dtype=torch.float64)
+                    functions = [pixel] * len(sides) if set(sides) == {1} else minimize(scales, sides, conditions)
+                if len(_SOLVED) >= _CACHE_SIZE:
+                    del _SOLVED[next(iter(_SOLVED))]
+                _SOLVED[key] = functions
+            solved = zip(_SOLVED[key], plan(scales), strict=True)
+        stencils = [Stencil(functions.clone(), dilation) for functions, (_, dilation) in solved]
         super().__init__(scales, stencils, kernel_size=kernel_size, spec=spec)
         self._prior = conditions.prior
-
-
-def _solved(
-    kernel_size: int,
-    scales: Scales,
-    conditions: Conditions,
-    sides: tuple[int, ...] | None,
-    steps: int | None,
-    seed: int,
-    progress: Callable[[int, int], None] | None,
-) -> tuple[Tensor, ...]:
-    """Return the functions of every scale, from the cache if they were solved before."""
-    key = (kernel_size, scales, conditions.prior.spec, *conditions[1:], sides, steps, seed)
-    with _SOLVING:
-        if key in _SOLVED:
-            return _SOLVED[key]
-        with one_thread() if isinstance(conditions.prior, CorrelatedNoise) else nullcontext():
-            sides = sides or _choose_support(kernel_size, scales, conditions)
-            if set(sides) == {1}:
-                functions = [torch.ones(1, *[1] * conditions.spatial_dims, dtype=torch.float64)] * len(scales)
-            elif steps is None:
-                functions = solve(scales, sides, conditions)
-            else:
-                functions = descend(scales, sides, conditions, steps, seed, progress)
-        if len(_SOLVED) >= _CACHE_SIZE:
-            del _SOLVED[next(iter(_SOLVED))]
-        _SOLVED[key] = tuple(functions)
-        return _SOLVED[key]
 
 
 def _check_support(kernel_size: int, scales: Scales, support: Any) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..checks import check_choice, check_count, check_positive
 from .cpu import on_cpu
-from .sampled import Presets, SampledBasis, centered, mnist_preset
+from .sampled import Presets, SampledBasis, Sampling, centered, mnist_preset
 
 # The matrices by which the authors' DISCO networks mix their pixel basis: DISCO-A (stl10) and DISCO-B (mnist).
 MIXING_PRESETS: Presets = {
@@ -65,14 +65,10 @@ class HermiteBasis(SampledBasis):
         max_order: int | None = None,
         mult: float | None = None,
     ) -> None:
-        super().__init__(
-            kernel_size,
-            scales,
-            base_scale,
-            size,
-            lambda at: _hermite("HermiteBasis", at.kernel_size, at.side, at.scale, max_order, mult),
-            {"max_order": max_order, "mult": mult},
-        )
+        def sample(at: Sampling) -> Tensor:
+            return _hermite("HermiteBasis", at.kernel_size, at.side, at.scale, max_order, mult)
+
+        super().__init__(kernel_size, scales, base_scale, size, sample, {"max_order": max_order, "mult": mult})
 
 
 @on_cpu()
@@ -86,8 +82,7 @@ def hermite_mixing(
     Args:
         kernel_size: Side of the pixel kernel.
         sigma: Width of the functions in pixels.
-        max_order: As in `HermiteBasis`.
-        mult: As in `HermiteBasis`.
+        max_order, mult: As in `HermiteBasis`.
 
     Example:
         >>> hermite_mixing(3, 0.5)[0].reshape(3, 3)[1, 1].item()  # the center of the Gaussian, 1 / sigma ** 2

@@ -60,10 +60,7 @@ class Conditions(NamedTuple):
 def solve(scales: Scales, sides: Sequence[int], conditions: Conditions) -> list[Tensor]:
     """Return stencils [F, side, ...] of every scale: pixels at the first root, the optimum at the others.
 
-    Args:
-        scales: Scales of the basis.
-        sides: Side of the stencil of each scale, before dilation; equal for scales that share a root.
-        conditions: Operator and prior.
+    `sides` are those before dilation, equal for scales that share a root.
     """
     dims = conditions.spatial_dims
     layout = plan(scales)
@@ -117,10 +114,7 @@ def predicted_errors(
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """Return expected squared norms (of the difference, of `L[f * psi_k]`) for each pair (k, l), summed over functions.
 
-    Args:
-        scales: Scales of the basis.
-        stencils: Functions [F, side, ...] and dilation of every scale.
-        conditions: Operator and prior.
+    A stencil is given as functions [F, side, ...] and dilation.
     """
     errors = {}
     for ratio, pairs in scales.steps():

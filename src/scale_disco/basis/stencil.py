@@ -127,15 +127,14 @@ class Basis:
         self.kernel_size = check_count(type(self).__name__, "kernel_size", kernel_size, 1)
         if len(self.stencils) != len(self.scales):
             raise ValueError(f"Basis: expected one stencil per scale, {len(self.scales)}, got {len(self.stencils)}")
-        first = tuple(self.stencils[0].functions.shape)
+        count, *sides = self.stencils[0].functions.shape
         for stencil in self.stencils:
             shape = tuple(stencil.functions.shape)
-            if len(shape) not in (2, 3, 4) or 0 in shape:
-                raise ValueError(f"Basis: a stencil must be [F, side, ...] with 1 to 3 axes, got shape {shape}")
-            if len(set(shape[1:])) > 1:
-                raise ValueError(f"Basis: a stencil must have equal sides, got shape {shape}")
-            if len(shape) != len(first) or shape[0] != first[0]:
-                raise ValueError(f"Basis: all stencils must have the same functions and axes, got {first} and {shape}")
+            if len(sides) not in (1, 2, 3) or 0 in shape or shape != (count, *[shape[-1]] * len(sides)):
+                raise ValueError(
+                    f"Basis: stencils must be [F, side, ...] with 1 to 3 equal sides, and the same F and axes at every "
+                    f"scale, got shape {shape}"
+                )
             if not bool(torch.isfinite(stencil.functions).all()):
                 raise ValueError("Basis: a stencil has NaN or infinite values")
             if not isinstance(stencil.dilation, int) or stencil.dilation < 1:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...basis.bspline import BSplineBasis
-from ...basis.discrete import DiscreteBasis
-from ...basis.fourier_bessel import FourierBesselBasis
-from ...basis.hermite import HermiteBasis, hermite_mixing_preset
-from ...basis.log_radial import LogRadialBasis
-from ...basis.stencil import Basis
+from ...basis import (
+    Basis,
+    BSplineBasis,
+    DiscreteBasis,
+    FourierBesselBasis,
+    HermiteBasis,
+    LogRadialBasis,
+    hermite_mixing_preset,
+)
 from ...scales import Scales
 
 # Scales of MNIST-scale without and with scale augmentation, and of STL-10.
