@@ -570,7 +570,7 @@ def model(name):
     channels = 1 if side == 28 else 3
     x = torch.rand(3, channels, side, side) * (255 if family in ("track", "scene") else 1)
     if family == "scene":
-        net.readout.prepare(net.maps(x).mean((3, 4)), net.backbone.mark)
+        net.readout.prepare(net.maps(x).mean((3, 4)), net.backbone.fingerprint)
     run = (lambda x: tuple(y for y in net(x, x.flip(-1)) if y is not None)) if isinstance(net, Siamese) else net
     return net, run, x
 

@@ -57,7 +57,7 @@ def field_cases() -> dict[str, Files]:
 class ZeroBackbone:
     """Gives zeros for all images."""
 
-    mark = "x"
+    fingerprint = "x"
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(images), 2, 3, 4, 4)
@@ -65,7 +65,7 @@ class ZeroBackbone:
 
 def read_copies(folder: Path) -> None:
     gray = torch.zeros(3, 40, 40, dtype=torch.uint8)
-    source = contrast.ImageSource(0, "a", "mark", lambda: gray)
+    source = contrast.ImageSource(0, "a", "fingerprint", lambda: gray)
     (copies,) = contrast.read_copies(ZeroBackbone(), [source], contrast.Sizes(copies=2, windows=3), cache=folder)
     assert copies.profiles.shape == (2, 3, 2, 3)
     assert copies.octaves.shape == (2,)
@@ -73,7 +73,7 @@ def read_copies(folder: Path) -> None:
 
 def read_windows(folder: Path) -> None:
     estimator: Any = SimpleNamespace(backbone=ZeroBackbone(), cell=8, window=64)
-    assert evaluation.window_profiles(estimator, torch.zeros(3, 64, 64, dtype=torch.uint8), folder).ndim == 3
+    assert evaluation.cached_profiles(estimator, torch.zeros(3, 64, 64, dtype=torch.uint8), folder).ndim == 3
 
 
 def copies_seeds() -> list[Seed]:
@@ -83,7 +83,8 @@ def copies_seeds() -> list[Seed]:
 
 
 def windows_seeds() -> list[Seed]:
-    with mock.patch.object(evaluation, "_seen", return_value=torch.zeros(1, 2, 3).half()):
+    zeros = torch.zeros(1, 2, 3)
+    with mock.patch.multiple(evaluation, window_profiles=lambda *_: zeros, device_of=lambda _: torch.device("cpu")):
         files = files_of(read_windows)
     (name,) = files
     return [*seeds_of(files), header_seed(files, name)]

@@ -1,4 +1,4 @@
-"""A small estimator of scale and pictures that it can read, whose fields are known."""
+"""A small estimator of scale, and images whose scale fields are known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIGMAS = [2 ** (k / 2) for k in range(8)]
 
 
 class Waves(nn.Module):
-    """Reads the wavelength of waves: where the energy of a Laplacian of Gaussian, per scale, is greatest."""
+    """Reads wavelengths: the scale at which the energy of a Laplacian of Gaussian is largest."""
 
     cell, window = 8, 64
 
@@ -23,7 +23,7 @@ class Waves(nn.Module):
 
     def maps(self, images: Tensor) -> Tensor:
         self.seen.append(tuple(images.shape))
-        grey, energies = images.mean(1, keepdim=True) / 255, []
+        gray, energies = images.mean(1, keepdim=True) / 255, []
         for sigma in SIGMAS:
             radius = math.ceil(4 * sigma)
             places = torch.arange(-radius, radius + 1, dtype=torch.float32)
@@ -31,7 +31,7 @@ class Waves(nn.Module):
             bell = bell / bell.sum()
             bent = bell * (places.square() / sigma**2 - 1)
             bent = bent - bent.mean()
-            edges = F.pad(grey, [radius] * 4, mode="replicate")
+            edges = F.pad(gray, [radius] * 4, mode="replicate")
             parts = [self._along(edges, a, b) for a, b in ((bell, bent), (bent, bell))]
             energies.append(F.avg_pool2d(sum(parts).square(), self.cell, ceil_mode=True))
         return torch.stack(energies, 2)  # [B, 1, S, h, w]
@@ -42,14 +42,14 @@ class Waves(nn.Module):
 
     def read(self, profiles: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         energy = profiles.mean(1)  # [N, S]
-        shares = (energy / energy.sum(1, keepdim=True)) ** 4  # 0 / 0 where nothing is seen
+        shares = (energy / energy.sum(1, keepdim=True)) ** 4  # 0 / 0 for a constant image
         shares = shares / shares.sum(1, keepdim=True)
         octaves = (shares * torch.tensor(SIGMAS).log2()).sum(1)
         return octaves, shares.amax(1)
 
 
 def chirp(height: int, width: int, octaves: float = 2.0) -> tuple[Tensor, Tensor]:
-    """Waves that grow by so many octaves from left to right, uint8 [3, H, W], and how many at each place, [W]."""
+    """Waves that grow by some octaves from left to right, uint8 [3, H, W], and the octaves of every column, [W]."""
     truth = torch.linspace(0, octaves, width, dtype=torch.float64)
     phase = (2 * math.pi / (6 * 2**truth)).cumsum(0)
     down = torch.arange(height, dtype=torch.float64)[:, None]

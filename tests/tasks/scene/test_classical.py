@@ -1,4 +1,4 @@
-"""The classical estimate: waves twice as long look an octave larger, in pictures of any size."""
+"""The classical estimate: waves twice as long are an octave larger, in images of any size."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def waves(length, side=96, contrast=100.0, turn=0.3):
 
 @pytest.mark.parametrize("turn", [0.0, 0.3, math.pi / 4])
 @pytest.mark.parametrize(("read", "most"), [("largest", 0.1), ("mean", 0.35)])
-def test_waves_twice_as_long_look_an_octave_larger(read, most, turn):
+def test_waves_twice_as_long_are_an_octave_larger(read, most, turn):
     estimator = Laplacian(read)
     short, long = (estimator(waves(length, turn=turn)).item() for length in (4, 8))
     assert long - short == pytest.approx(1, abs=most)
 
 
 @given(st.floats(3.8, 8), st.floats(5, 120))
-def test_the_largest_energy_is_where_theory_has_it(length, contrast):
-    found = Laplacian("largest")(waves(length, contrast=contrast)).item()
-    assert found == pytest.approx(math.log2(length / (math.sqrt(2) * math.pi) / WIDTHS[0]), abs=0.08)
+def test_the_peak_of_the_energy_is_that_of_theory(length, contrast):
+    octaves = Laplacian("largest")(waves(length, contrast=contrast)).item()
+    assert octaves == pytest.approx(math.log2(length / (math.sqrt(2) * math.pi) / WIDTHS[0]), abs=0.08)
 
 
 @pytest.mark.parametrize("read", READS)
-def test_a_field_of_growing_waves_grows(read):
+def test_the_field_of_a_chirp_increases(read):
     image, truth = chirp(96, 400, 0.7)
     row = scale_field(Laplacian(read), image).octaves[48]
     assert torch.corrcoef(torch.stack([row, truth]))[0, 1] > 0.98
@@ -51,7 +51,7 @@ def test_strips_give_the_field_of_the_whole(monkeypatch):
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("value", [0.0, 200.0, 255.0])
-def test_an_even_picture_has_no_energy_and_a_finite_answer(read, value):
+def test_a_constant_image_has_no_energy_and_finite_octaves(read, value):
     estimator, image = Laplacian(read), torch.full((1, 3, 40, 64), value)
     assert estimator.maps(image).max() < 1e-6
     reading = estimator.read(estimator.maps(image).flatten(3).permute(0, 3, 1, 2)[0])
@@ -66,7 +66,7 @@ def test_energies_fit_into_half_precision():
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
-def test_pictures_smaller_than_the_filter(height, width):
+def test_images_smaller_than_the_filter(height, width):
     maps = Laplacian().maps(255 * torch.rand(2, 3, height, width))
     assert maps.shape == (2, 1, len(WIDTHS), math.ceil(height / 8), math.ceil(width / 8))
     assert maps.isfinite().all()

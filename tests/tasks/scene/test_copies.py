@@ -1,4 +1,4 @@
-"""Copies of pictures at known sizes."""
+"""Copies of images at known sizes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from PIL import Image
 from scale_disco.tasks.scene.copies import (
     LOSSES,
     Sizes,
+    copy_profiles,
     draw_pairs,
     find,
     read_copies,
     resized,
-    see_copies,
     window_means,
 )
 from tests.tasks.stl10.binary import files, write
 
 
 class Means:
-    """A network that gives means of cells, once for each of two scales; counts how often it looks."""
+    """A network of two scales whose maps are means of cells; counts its calls."""
 
-    mark, calls = "means", 0
+    fingerprint, calls = "means", 0
 
     def __call__(self, images):
         Means.calls += 1
@@ -31,14 +31,14 @@ class Means:
         return maps[:, :, None].repeat(1, 1, 2, 1, 1)
 
 
-def picture(side=96, seed=0):
+def noise(side=96, seed=0):
     return torch.randint(0, 256, (3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 
 def save(folder, *names):
     folder.mkdir(exist_ok=True, parents=True)
     for number, name in enumerate(names):
-        Image.fromarray(picture(64, number).permute(1, 2, 0).numpy()).save(folder / name)
+        Image.fromarray(noise(64, number).permute(1, 2, 0).numpy()).save(folder / name)
     return folder
 
 
@@ -54,32 +54,32 @@ def test_sizes_are_those_asked_for():
 
 
 def test_copies_depend_on_seed_and_number_alone():
-    one, same, other, next_one = (
-        see_copies(Means(), picture(), Sizes(copies=3, windows=4, seed=seed), number)
+    first, same, other_seed, other_number = (
+        copy_profiles(Means(), noise(), Sizes(copies=3, windows=4, seed=seed), number)
         for seed, number in ((0, 0), (0, 0), (1, 0), (0, 1))
     )
-    assert one.profiles.shape == (3, 4, 3, 2)
-    assert one.profiles.dtype == torch.float16
-    assert all(map(torch.equal, one, same))
-    assert not torch.equal(one.octaves, other.octaves)
-    assert not torch.equal(one.octaves, next_one.octaves)
+    assert first.profiles.shape == (3, 4, 3, 2)
+    assert first.profiles.dtype == torch.float16
+    assert all(map(torch.equal, first, same))
+    assert not torch.equal(first.octaves, other_seed.octaves)
+    assert not torch.equal(first.octaves, other_number.octaves)
 
 
-def test_large_pictures_are_only_shrunk():
-    seen = []
+def test_large_images_are_only_shrunk():
+    sides = []
 
-    class Looks(Means):
+    class Sides(Means):
         def __call__(self, images):
-            seen.append(images.shape[-1])
+            sides.append(images.shape[-1])
             return super().__call__(images)
 
-    see_copies(Looks(), picture(400), Sizes(copies=8, windows=1))
-    assert max(seen) <= 400
-    assert min(seen) >= 100
+    copy_profiles(Sides(), noise(400), Sizes(copies=8, windows=1))
+    assert max(sides) <= 400
+    assert min(sides) >= 100
 
 
 @pytest.mark.parametrize("size", [0.3, 1.0, 1.7])
-def test_a_copy_has_its_size_and_looks_alike(size):
+def test_a_copy_has_its_size_and_the_same_colors(size):
     whole = Image.fromarray(np.full((60, 80, 3), 90, np.uint8))
     generator = np.random.default_rng(0)
     for _ in range(6):
@@ -88,11 +88,11 @@ def test_a_copy_has_its_size_and_looks_alike(size):
         assert (copy.float() - 90).abs().max() <= 2
 
 
-def test_copies_are_made_in_several_ways():
-    whole = Image.fromarray(picture(64).permute(1, 2, 0).numpy())
+def test_copies_are_resized_in_several_ways():
+    whole = Image.fromarray(noise(64).permute(1, 2, 0).numpy())
     generator = np.random.default_rng(0)
-    made = [resized(whole, 0.5, generator).numpy().tobytes() for _ in range(24)]
-    assert len(set(made)) > 12
+    copies = [resized(whole, 0.5, generator).numpy().tobytes() for _ in range(24)]
+    assert len(set(copies)) > 12
     assert len({resized(whole, 0.5).numpy().tobytes() for _ in range(3)}) == 1
 
 
@@ -103,56 +103,60 @@ def test_windows_are_around_their_places():
     assert window_means(maps[..., :3, :5], np.array([[0.5, 0.5]])).item() == 2.0  # all of a small map
 
 
-def test_pictures_of_a_folder_and_below(tmp_path):
+def test_images_in_a_folder_and_below(tmp_path):
     save(tmp_path, "b.png", "a.jpg")
     save(tmp_path / "more", "c.png", "d.jpg", "e.png")
     (tmp_path / "more" / "c.png").unlink()
-    found = find(tmp_path)
-    assert [one.name for one in found] == ["a.jpg", "b.png", "more/d.jpg", "more/e.png"]
-    assert len({one.mark for one in found}) == 3  # d is a
-    assert found[0].read().shape == (3, 64, 64)
+    images = find(tmp_path)
+    assert [image.name for image in images] == ["a.jpg", "b.png", "more/d.jpg", "more/e.png"]
+    assert len({image.fingerprint for image in images}) == 3  # d is a
+    assert images[0].read().shape == (3, 64, 64)
     with pytest.raises(FileNotFoundError, match="no images in"):
         find(save(tmp_path / "empty"))
 
 
-def test_pictures_of_stl10(tmp_path):
+def test_images_of_stl10(tmp_path):
     write(tmp_path, files(train=4))
-    found = find(tmp_path)
-    assert [one.name for one in found] == ["0", "1", "2", "3"]
-    assert found[2].read().shape == (3, 96, 96)
+    images = find(tmp_path)
+    assert [image.name for image in images] == ["0", "1", "2", "3"]
+    assert images[2].read().shape == (3, 96, 96)
 
 
-def test_what_was_seen_is_kept(tmp_path):
-    pictures, cache, sizes = (
+def test_profiles_are_cached(tmp_path):
+    images, cache, sizes = (
         find(save(tmp_path / "in", "a.png", "b.png")),
         tmp_path / "cache",
         Sizes(copies=2, windows=2),
     )
-    first = read_copies(Means(), pictures, sizes, cache=cache)
+    first = read_copies(Means(), images, sizes, cache=cache)
     Means.calls = 0
     steps = []
-    again = read_copies(Means(), pictures, sizes, cache=cache, progress=lambda *step: steps.append(step))
+    again = read_copies(Means(), images, sizes, cache=cache, progress=lambda *step: steps.append(step))
     assert Means.calls == 0
     assert steps == [(1, 2), (2, 2)]
-    assert all(torch.equal(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True))
-    read_copies(Means(), pictures, Sizes(copies=2, windows=2, seed=1), cache=cache)
+    assert all(
+        torch.equal(a, b)
+        for before, after in zip(first, again, strict=True)
+        for a, b in zip(before, after, strict=True)
+    )
+    read_copies(Means(), images, Sizes(copies=2, windows=2, seed=1), cache=cache)
     assert Means.calls == 4
 
 
-def test_a_damaged_file_of_the_cache_is_named(tmp_path):
-    pictures, cache, sizes = find(save(tmp_path / "in", "a.png")), tmp_path / "cache", Sizes(copies=2, windows=2)
-    read_copies(Means(), pictures, sizes, cache=cache)
+def test_a_damaged_cache_file_is_named(tmp_path):
+    images, cache, sizes = find(save(tmp_path / "in", "a.png")), tmp_path / "cache", Sizes(copies=2, windows=2)
+    read_copies(Means(), images, sizes, cache=cache)
     (file,) = cache.iterdir()
     file.write_bytes(file.read_bytes()[:50])
     with pytest.raises(ValueError, match=r"copies-.*damaged; delete it"):
-        read_copies(Means(), pictures, sizes, cache=cache)
+        read_copies(Means(), images, sizes, cache=cache)
 
 
-def test_pairs_are_of_two_copies():
-    copies = [see_copies(Means(), picture(seed=seed), Sizes(copies=3, windows=4), seed) for seed in range(2)]
+def test_pairs_have_two_copies():
+    copies = [copy_profiles(Means(), noise(seed=seed), Sizes(copies=3, windows=4), seed) for seed in range(2)]
     pairs = draw_pairs(copies, 200, np.random.default_rng(0))
     assert (pairs.copies != pairs.others).all()
-    assert set(pairs.pictures) == {0, 1}
+    assert set(pairs.images) == {0, 1}
     assert set(pairs.windows) == {0, 1, 2, 3}
 
 
@@ -175,32 +179,32 @@ def test_losses():
         ({"span": float("nan")}, "span must be above 0"),
     ],
 )
-def test_bad_sizes(options, message):
+def test_invalid_sizes_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Sizes(**options)
 
 
-def test_pictures_that_cannot_be_read_are_left_out(tmp_path):
+def test_unreadable_images_are_skipped(tmp_path):
     folder = save(tmp_path / "in", "a.png", "b.png")
     (folder / "c.png").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"left out cannot read .*c\.png"):
+    with pytest.warns(UserWarning, match=r"skipped: cannot read .*c\.png"):
         assert len(read_copies(Means(), find(folder), Sizes(copies=2, windows=2))) == 2
     (folder / "a.png").write_bytes(b"")
     (folder / "b.png").write_bytes(b"")
-    with pytest.raises(ValueError, match="none of 3 pictures can be read"):
+    with pytest.raises(ValueError, match="none of 3 images can be read"):
         read_copies(Means(), find(folder), Sizes(copies=2, windows=2))
 
 
 def test_no_copy_is_smaller_than_its_label_says():
     """A strip of 20 pixels cannot be shrunk by two octaves."""
-    seen = []
+    sides = []
 
-    class Looks(Means):
+    class Sides(Means):
         def __call__(self, images):
-            seen.append(images.shape[-2])
+            sides.append(images.shape[-2])
             return super().__call__(images)
 
-    strip = picture(200)[:, :20]
-    copies = see_copies(Looks(), strip, Sizes(copies=12, windows=1, span=2.0))
-    assert min(seen) == 16
-    assert all(abs(side - 20 * 2**octaves) <= 1 for side, octaves in zip(seen, copies.octaves.tolist(), strict=True))
+    strip = noise(200)[:, :20]
+    copies = copy_profiles(Sides(), strip, Sizes(copies=12, windows=1, span=2.0))
+    assert min(sides) == 16
+    assert all(abs(side - 20 * 2**octaves) <= 1 for side, octaves in zip(sides, copies.octaves.tolist(), strict=True))

@@ -17,25 +17,27 @@ def flat(height, width, value=90):
 
 
 def blocks(height, width):
-    """Squares of 16 pixels at random, which all scales answer to."""
+    """Random squares of 16 pixels, with energy at all scales."""
     small = torch.randint(0, 256, (3, height // 16 + 1, width // 16 + 1), dtype=torch.uint8)
     return small.repeat_interleave(16, 1).repeat_interleave(16, 2)[:, :height, :width]
 
 
-def test_waves_that_grow_are_measured_in_octaves():
+def test_growing_waves_are_measured_in_octaves():
     image, truth = chirp(96, 400)
     field = scale_field(Waves(), image)
     assert field.octaves.dtype == field.confidence.dtype == torch.float32
     assert field.octaves.shape == field.confidence.shape == (96, 400)
-    inner = slice(48, -48)  # windows at the edges look inwards
-    found, expected = field.octaves.mean(0)[inner], truth[inner]
-    slope = ((found - found.mean()) * (expected - expected.mean())).sum() / (expected - expected.mean()).square().sum()
+    inner = slice(48, -48)  # windows at the edges are moved inwards
+    octaves, expected = field.octaves.mean(0)[inner], truth[inner]
+    slope = ((octaves - octaves.mean()) * (expected - expected.mean())).sum() / (
+        expected - expected.mean()
+    ).square().sum()
     assert 0.85 < slope < 1.15
-    assert (found - found.mean() - expected + expected.mean()).abs().max() < 0.2
+    assert (octaves - octaves.mean() - expected + expected.mean()).abs().max() < 0.2
     assert (field.octaves - field.octaves.mean(0)).abs().max() < 0.2  # nothing changes from top to bottom
 
 
-def test_an_octave_more_where_the_picture_is_enlarged():
+def test_an_octave_more_where_the_image_is_enlarged():
     image, _ = chirp(128, 128, 0)
     large = image.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, :128, :128]
     field = scale_field(Waves(), torch.cat([image, large], 2))
@@ -44,21 +46,21 @@ def test_an_octave_more_where_the_picture_is_enlarged():
 
 @pytest.mark.parametrize("size", [(200, 120), (203, 117), (64, 300), (250, 64)])
 @pytest.mark.parametrize("window", [None, 32, 128])
-def test_strips_are_as_one_piece(size, window, monkeypatch):
+def test_strips_equal_the_whole_image(size, window, monkeypatch):
     image = blocks(*size)
     whole = Waves()
     expected = cell_field(whole, image, window=window)
     assert len(whole.seen) == 1
     monkeypatch.setattr(field_module, "_BUDGET", 1)
     parts, done = Waves(), []
-    found = cell_field(parts, image, window=window, progress=lambda *rows: done.append(rows))
+    field = cell_field(parts, image, window=window, progress=lambda *rows: done.append(rows))
     assert len(parts.seen) == len(done) == math.ceil(size[0] / parts.reach) > 1
     assert done[-1] == (size[0], size[0])
     assert done == sorted(done)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(field, expected, rtol=0, atol=1e-4)
 
 
-def test_a_margin_too_small_would_show(monkeypatch):
+def test_a_margin_too_small_changes_the_field(monkeypatch):
     image = blocks(200, 100)
     expected = cell_field(Waves(), image)
     monkeypatch.setattr(field_module, "_BUDGET", 1)
@@ -83,12 +85,12 @@ def test_work_and_memory_of_strips(monkeypatch):
     height=st.integers(1, 90),
     width=st.integers(1, 90),
     window=st.integers(16, 100),
-    part=st.floats(0.05, 1),
+    fraction=st.floats(0.05, 1),
     levels=st.sampled_from([1, 2, 256]),
 )
-def test_fields_are_finite_whatever_the_picture(height, width, window, part, levels):
+def test_fields_are_finite_for_any_image(height, width, window, fraction, levels):
     image = torch.randint(0, levels, (3, height, width), dtype=torch.uint8)
-    field = scale_field(Waves(), image, window=window, step=max(1, int(part * window)))
+    field = scale_field(Waves(), image, window=window, step=max(1, int(fraction * window)))
     assert field.octaves.shape == field.confidence.shape == (height, width)
     assert field.octaves.isfinite().all()
     assert field.confidence.min() >= 0
@@ -96,16 +98,16 @@ def test_fields_are_finite_whatever_the_picture(height, width, window, part, lev
 
 
 @pytest.mark.parametrize("value", [0, 90, 255])
-def test_an_even_picture_is_zero_without_confidence(value):
+def test_a_constant_image_is_zero_without_confidence(value):
     field = scale_field(Waves(), flat(70, 90, value))
     assert field.octaves.abs().max() == 0
     assert field.confidence.max() == 0
-    coloured = flat(40, 50)
-    coloured[0] = 7
-    assert scale_field(Waves(), coloured).confidence.max() == 0
+    colored = flat(40, 50)
+    colored[0] = 7
+    assert scale_field(Waves(), colored).confidence.max() == 0
 
 
-def test_sky_has_no_confidence_and_does_not_count():
+def test_sky_has_no_confidence_and_no_weight():
     image, _ = chirp(128, 128, 0)
     sky = 200 + torch.randint(-2, 3, (3, 256, 128))
     field = scale_field(Waves(), torch.cat([sky.to(torch.uint8), image], 1))
@@ -121,13 +123,13 @@ def test_the_median_is_zero():
     assert field.octaves.min() < -0.5 < 0.5 < field.octaves.max()
 
 
-def test_quantiles_of_weights():
+def test_weighted_quantiles():
     values, weights = torch.tensor([5.0, 1.0, 3.0]), torch.tensor([0.0, 2.0, 2.0])
-    assert [weighted_quantile(values, weights, part) for part in (0.0, 0.5, 0.9, 1.0)] == [1, 1, 3, 3]
+    assert [weighted_quantile(values, weights, fraction) for fraction in (0.0, 0.5, 0.9, 1.0)] == [1, 1, 3, 3]
     assert weighted_quantile(values, torch.zeros(3), 0.5) == 0
 
 
-def test_extent_follows_what_is_sure():
+def test_extent_is_that_of_confident_places():
     octaves, confidence = torch.linspace(-3, 3, 601), torch.zeros(601)
     confidence[200:401] = 0.5  # from -1 to 1
     assert extent(Field(octaves, confidence)) == pytest.approx(0.98, abs=0.02)
@@ -135,7 +137,7 @@ def test_extent_follows_what_is_sure():
     assert extent(Field(octaves, 0 * confidence)) == 0.5
 
 
-def test_answers_that_are_no_numbers_count_for_nothing():
+def test_non_finite_octaves_are_ignored():
     class Broken(Waves):
         def read(self, profiles, weights=None):
             octaves, sharpness = super().read(profiles)
@@ -148,15 +150,15 @@ def test_answers_that_are_no_numbers_count_for_nothing():
     assert field.confidence.isfinite().all()
 
 
-def test_enlarging_keeps_places():
+def test_enlarging_keeps_centers_of_cells():
     octaves = torch.arange(12.0).reshape(3, 4)
     large = enlarged(Field(octaves, torch.ones(3, 4)), 8, (20, 29))
     assert large.octaves.shape == (20, 29)
-    assert large.octaves[11:13, 11:13].mean() == octaves[1, 1]  # the centre of a cell
+    assert large.octaves[11:13, 11:13].mean() == octaves[1, 1]  # the center of a cell
     assert large.octaves.is_contiguous()
 
 
-def test_floats_are_as_bytes():
+def test_floats_give_the_field_of_bytes():
     image, _ = chirp(70, 90)
     torch.testing.assert_close(scale_field(Waves(), image), scale_field(Waves(), image.double()))
 
@@ -170,7 +172,7 @@ def test_floats_are_as_bytes():
         ({"window": 32, "step": 40}, "step must be from 1 to the window, 32 pixels, got 40"),
     ],
 )
-def test_windows_that_are_refused(about, message):
+def test_invalid_windows_are_refused(about, message):
     with pytest.raises(ValueError, match=f"scale_field: {message}"):
         scale_field(Waves(), flat(64, 64), **about)
 

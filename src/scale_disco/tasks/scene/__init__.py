@@ -1,1 +1,1 @@
-"""Scene geometry: how large things look, place by place of a photograph."""
+"""Scene geometry: the apparent scale at every place of an image (Sec. 4.4 of the paper)."""

@@ -1,4 +1,4 @@
-"""How large things look by classical means, to compare with: the energy of Laplacians of Gaussians of many widths."""
+"""Classical estimate of apparent scale, as a baseline: the energy of Laplacians of Gaussians of many widths."""
 
 from __future__ import annotations
 
@@ -13,76 +13,76 @@ from ..io.images import LUMA
 from .networks import CELL, ScaleEstimator
 from .readout import Absolute
 
-# Deviations in pixels, over two octaves like the scales of the network; the mean of wider ones tells less of planes.
+# Standard deviations in pixels, over two octaves like the scales of the network; wider ones correlate less with planes.
 WIDTHS = Scales([0.5 * 2 ** (k / 4) for k in range(9)])
-_TAPS = 3.5  # deviations on either side of the middle
-_LEAST = 1e-6
+_TAPS = 3.5  # radius of a filter, in standard deviations
+_EPS = 1e-6
 
 
 class Energy(nn.Module):
-    """Squares of Laplacians of Gaussians, normalised for scale, over cells: [B, 3, H, W] -> [B, 1, S, h, w].
+    """Mean squares of scale-normalized Laplacians of Gaussians over cells: [B, 3, H, W] -> [B, 1, S, h, w].
 
-    Waves of a length L answer most at the width L / 4.44, equally strongly for every L.
+    A wave of length L has its largest response at width L / 4.44, of the same strength for every L.
 
     Attributes:
-        mark: Tells it from other networks.
-        reach: Pixels around a place that its maps depend on.
+        fingerprint: Identifies the network.
+        reach: Radius of the receptive field, in pixels.
     """
 
     luminance: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.mark = f"laplacian-{WIDTHS}"
+        self.fingerprint = f"laplacian-{WIDTHS}"
         self.reach = math.ceil(_TAPS * WIDTHS[len(WIDTHS) - 1]) + CELL
         self.register_buffer("luminance", torch.tensor(LUMA)[:, None, None])
 
     def forward(self, images: Tensor) -> Tensor:
-        grey = (images * self.luminance).sum(1, keepdim=True)
-        energies = [F.avg_pool2d(laplacian(grey, width).square(), CELL, ceil_mode=True) for width in WIDTHS]
+        gray = (images * self.luminance).sum(1, keepdim=True)
+        energies = [F.avg_pool2d(laplacian(gray, width).square(), CELL, ceil_mode=True) for width in WIDTHS]
         return torch.stack(energies, 2)
 
 
-def laplacian(grey: Tensor, width: float) -> Tensor:
-    """An image [B, 1, H, W], continued by its mirror images, through the Laplacian of a Gaussian times its variance."""
+def laplacian(gray: Tensor, width: float) -> Tensor:
+    """Filter images [B, 1, H, W], mirrored at the edges, by the Laplacian of a Gaussian times its variance."""
     radius = math.ceil(_TAPS * width)
-    places = torch.arange(-radius, radius + 1, device=grey.device, dtype=grey.dtype)
+    places = torch.arange(-radius, radius + 1, device=gray.device, dtype=gray.dtype)
     bell = torch.exp(-places.square() / (2 * width**2))
     bell = bell / bell.sum()
     bend = bell * (places.square() / width**2 - 1)
-    bend = bend - bell * bend.sum()  # nothing of what is even, also with few taps
-    bend = bend * (2 * width**2 / (bend * places.square()).sum())  # and of a parabola what the Gaussian gives
-    down, across = (_mirrored(length, radius, grey.device) for length in grey.shape[2:])
-    edged = grey[:, :, down][..., across]
-    return _along(edged, bend, bell) + _along(edged, bell, bend)
+    bend = bend - bell * bend.sum()  # no response to a constant, even with few taps
+    bend = bend * (2 * width**2 / (bend * places.square()).sum())  # and that of the Gaussian to a parabola
+    down, across = (_mirrored(length, radius, gray.device) for length in gray.shape[2:])
+    padded = gray[:, :, down][..., across]
+    return _along(padded, bend, bell) + _along(padded, bell, bend)
 
 
 def _along(image: Tensor, down: Tensor, across: Tensor) -> Tensor:
     return F.conv2d(F.conv2d(image, down[None, None, :, None]), across[None, None, None])
 
 
-def _mirrored(length: int, more: int, device: torch.device) -> Tensor:
-    """Places of an axis that goes on at both ends by its mirror images."""
-    places = torch.arange(-more, length + more, device=device) % (2 * length)
+def _mirrored(length: int, margin: int, device: torch.device) -> Tensor:
+    """Return the indices of an axis that is mirrored at both ends, as often as needed."""
+    places = torch.arange(-margin, length + margin, device=device) % (2 * length)
     return torch.minimum(places, 2 * length - 1 - places)
 
 
 class PeakWidth(Absolute):
-    """The width of the largest energy, refined by a parabola: the scale selection of Lindeberg."""
+    """The width of the largest energy, refined by a parabola: Lindeberg's scale selection."""
 
     def forward(self, profiles: Tensor) -> Tensor:
         energy = profiles[:, 0]
         best = energy.argmax(1).clamp(1, energy.shape[1] - 2)
         before, at, after = (energy.gather(1, (best + off)[:, None])[:, 0] for off in (-1, 0, 1))
-        off = (after - before) / (2 * (2 * at - before - after)).clamp_min(_LEAST)
+        off = (after - before) / (2 * (2 * at - before - after)).clamp_min(_EPS)
         return self.octaves[best] + self.step * off.clamp(-1, 1)
 
 
 class MeanWidth(Absolute):
-    """The mean of the widths in octaves, weighted by energy: photographs have no largest one, but less of the small."""
+    """The mean of widths in octaves, weighted by energy: the energy of photos often has no peak."""
 
     def forward(self, profiles: Tensor) -> Tensor:
-        energy = profiles[:, 0] + _LEAST
+        energy = profiles[:, 0] + _EPS
         return (energy * self.octaves).sum(1) / energy.sum(1)
 
 
@@ -90,7 +90,7 @@ READS: dict[str, type[Absolute]] = {"largest": PeakWidth, "mean": MeanWidth}
 
 
 class Laplacian(ScaleEstimator):
-    """How large things look by the energy of Laplacians: an estimator without anything to learn.
+    """Estimator of apparent scale by the energy of Laplacians, without training.
 
     Args:
         read: One of `READS`.

@@ -1,8 +1,8 @@
-"""Copies of pictures at known sizes, and what a frozen network sees of them: all that a read-out learns from.
+"""Resized copies of images and their scale profiles: the training data of readouts.
 
-The network sees whole copies and windows are taken from its maps: crops as small as a window would starve the large
-scales, which then see little but padding. Copies are made by one of several filters and may be blurred a little or
-compressed, so that nothing can be read from how they were resized.
+The network runs on whole copies, and windows are averaged from its maps: with crops as small as a window, the large
+scales would see little but padding. Copies are made with one of several filters and may be blurred or compressed, so
+that a readout cannot detect the resampling itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ...files import make_folder, plain, reason, write
+from ..io.caches import cached_tensors
 from ..io.images import UnreadableError, find_images, read_image, to_image, to_tensor
 from ..stl10 import data as stl10
 from .networks import CELL, WINDOW
@@ -31,22 +30,22 @@ from .networks import CELL, WINDOW
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_LONGEST = 640  # pixels that the largest copy of a large picture has, about
-_SHRUNK = 400  # pixels of a side from which a picture is large: its copy of size 1 is half of it, so that all are real
-_SMALLEST = 16  # pixels of a side of a copy; those that would be smaller are of this size
-_EDGE = 0.1  # part of a picture at each edge that has no centre of a window
+_LONGEST = 640  # pixels of the longer side to which images are shrunk
+_LARGE = 400  # pixels of a side from which a copy of size 1 is half of the image, so that none is enlarged
+_SMALLEST = 16  # minimum side of a copy, in pixels
+_EDGE = 0.1  # fraction of an image at each edge that contains no center of a window
 _FILTERS = ("BILINEAR", "HAMMING", "BICUBIC", "LANCZOS")  # of Pillow, all with antialiasing
-_BLURRED = _COMPRESSED = 0.5  # of the copies
-_BLUR = (0.3, 0.8)  # deviation in pixels
+_BLURRED = _COMPRESSED = 0.5  # fractions of the copies
+_BLUR = (0.3, 0.8)  # standard deviation in pixels
 _QUALITY = (60, 95)
 
 Progress = Callable[[int, int], None]
 
 
 class Network(Protocol):
-    """What gives maps of images, such as a `Backbone`; `mark` tells it from others."""
+    """Computes feature maps of images, such as a `Backbone`; `fingerprint` identifies its weights."""
 
-    mark: str
+    fingerprint: str
 
     def __call__(self, images: Tensor) -> Tensor:
         """[B, 3, H, W] in RGB from 0 to 255 -> [B, C, S, h, w]."""
@@ -54,14 +53,18 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class ImageSource:
-    """A picture that is read when it is needed: uint8 [3, H, W]. `mark` is a checksum of what it is read from.
+    """An image that is read on demand, uint8 [3, H, W].
 
-    What is drawn for it depends on its number among those of the folder.
+    Args:
+        number: Index in the folder; seeds the random copies.
+        name: Path in the folder.
+        fingerprint: SHA-256 of the file or the pixels.
+        read: Returns the image.
     """
 
     number: int
     name: str
-    mark: str
+    fingerprint: str
     read: Callable[[], Tensor] = field(compare=False, repr=False)
 
 
@@ -70,11 +73,11 @@ class Sizes:
     """How copies are drawn.
 
     Args:
-        copies: Of every picture.
-        windows: Places of every picture that are looked at, the same in all its copies.
-        span: Sizes are drawn evenly in octaves from -span to span; None for evenly from 0.5 to 2, as in the paper.
-        jitter: Whether copies are made by several filters, blurred and compressed.
-        seed: Of what is drawn.
+        copies: Number of copies of every image.
+        windows: Number of windows of every image, at the same places in all copies.
+        span: Sizes are log-uniform from -span to span octaves; None for uniform from 0.5 to 2, as in the paper.
+        jitter: Vary the filter, blur and compression of copies.
+        seed: Random seed.
     """
 
     copies: int = 6
@@ -91,36 +94,30 @@ class Sizes:
             raise ValueError(f"scene: span must be above 0 octaves and at most 2, got {self.span}")
 
     def draw(self, generator: np.random.Generator) -> float:
-        """A size."""
+        """Draw a size."""
         if self.span is None:
             return float(generator.uniform(0.5, 2))
         return float(2 ** generator.uniform(-self.span, self.span))
 
 
 class Copies(NamedTuple):
-    """A picture at several sizes: profiles of its windows, float16 [K, N, C, S], and log2 of the sizes [K]."""
+    """An image at several sizes: scale profiles of its windows, float16 [K, N, C, S], and log2 of the sizes [K]."""
 
     profiles: Tensor
     octaves: Tensor
 
 
 def find(data: Path) -> list[ImageSource]:
-    """The pictures of a folder and those below it, or the training images of STL-10's binary files."""
+    """Return the images in a folder and below it, or the training images of STL-10's binary files."""
     if any((folder / "train_X.bin").is_file() for folder in (data, data / stl10.FOLDER)):
         images = stl10.read_stl10(data).images
         return [
-            ImageSource(number, f"{number}", hashlib.sha256(image.tobytes()).hexdigest(), partial(_tensor, image))
+            ImageSource(number, str(number), hashlib.sha256(image.tobytes()).hexdigest(), partial(_tensor, image))
             for number, image in enumerate(images)
         ]
-    paths = find_images(data, recursive=True)
     return [
-        ImageSource(
-            number,
-            path.relative_to(data).as_posix(),
-            _digest(path),
-            partial(read_image, path, _LONGEST),
-        )
-        for number, path in enumerate(paths)
+        ImageSource(number, path.relative_to(data).as_posix(), _digest(path), partial(read_image, path, _LONGEST))
+        for number, path in enumerate(find_images(data, recursive=True))
     ]
 
 
@@ -135,83 +132,72 @@ def _tensor(image: np.ndarray) -> Tensor:
 
 def read_copies(
     network: Network,
-    pictures: Sequence[ImageSource],
+    images: Sequence[ImageSource],
     sizes: Sizes,
     *,
+    device: torch.device | str = "cpu",
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Copies]:
-    """What a frozen network sees of copies of pictures; those that cannot be read are left out with a warning.
+    """Return the scale profiles of copies of images; skip unreadable images with a warning.
 
     Args:
-        network: That gives maps.
-        pictures: Of which the copies are.
-        sizes: How they are drawn.
-        cache: Folder that keeps what was seen of every picture, so that it is there the next time.
-        progress: Called with pictures done and pictures in all.
+        network: Frozen network.
+        images: Images to resize.
+        sizes: How copies are drawn.
+        device: Device of the network.
+        cache: Folder that stores the profiles of every image for the next call.
+        progress: Called with the number of images done and in total.
     """
-    if cache is not None:
-        make_folder(cache)
-    found: list[Copies] = []
-    left_out: list[str] = []
-    for done, picture in enumerate(pictures, 1):
+    copies: list[Copies] = []
+    skipped: list[str] = []
+    shapes = {"profiles": (sizes.copies, sizes.windows, None, None), "octaves": (sizes.copies,)}
+    for done, image in enumerate(images, 1):
+        key = (network.fingerprint, image.fingerprint, sizes, image.number)
+
+        def compute(image: ImageSource = image) -> dict[str, Tensor]:
+            return copy_profiles(network, image.read(), sizes, image.number, device)._asdict()
+
         try:
-            found.append(_kept(network, picture, sizes, cache))
+            copies.append(Copies(**cached_tensors(cache, "copies", key, shapes, compute)))
         except UnreadableError as error:
-            left_out.append(str(error))
+            skipped.append(str(error))
         if progress is not None:
-            progress(done, len(pictures))
-    if not found:
-        raise ValueError(f"scene: none of {len(pictures)} pictures can be read: {left_out[0]}")
-    if left_out:
-        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        warnings.warn(f"scene: left out {left_out[0]}{more}", stacklevel=2)
-    return found
-
-
-def _kept(network: Network, picture: ImageSource, sizes: Sizes, cache: Path | None) -> Copies:
-    """Copies of a picture from the cache, or seen and put there."""
-    if cache is None:
-        return see_copies(network, picture.read(), sizes, picture.number)
-    key = hashlib.sha256(repr((network.mark, picture.mark, sizes, picture.number)).encode()).hexdigest()
-    path = cache / f"copies-{key[:32]}.safetensors"
-    if path.is_file():
-        try:
-            copies = Copies(**load_file(path))
-            shapes = tuple(copies.profiles.shape[:2]), tuple(copies.octaves.shape)
-            if shapes != ((sizes.copies, sizes.windows), (sizes.copies,)) or copies.profiles.ndim != 4:
-                raise ValueError("it holds other copies")
-            return copies
-        except Exception as error:  # whatever a damaged file makes safetensors raise
-            raise ValueError(f"{path}: damaged; delete it to see the picture anew ({plain(reason(error))})") from error
-    copies = see_copies(network, picture.read(), sizes, picture.number)
-    write(path, save(copies._asdict()))
+            progress(done, len(images))
+    if not copies:
+        raise ValueError(f"scene: none of {len(images)} images can be read: {skipped[0]}")
+    if skipped:
+        more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+        warnings.warn(f"scene: skipped: {skipped[0]}{more}", stacklevel=2)
     return copies
 
 
-def see_copies(network: Network, picture: Tensor, sizes: Sizes, number: int = 0) -> Copies:
-    """What a network sees of copies of one picture uint8 [3, H, W], of this number among others."""
+def copy_profiles(
+    network: Network, image: Tensor, sizes: Sizes, number: int = 0, device: torch.device | str = "cpu"
+) -> Copies:
+    """Compute the scale profiles of random copies of an image uint8 [3, H, W]; `number` adds to the seed."""
     generator = np.random.default_rng([sizes.seed, number])
-    whole = to_image(picture)
-    unit = 0.5 if max(whole.size) >= _SHRUNK else 1.0
+    whole = to_image(image)
+    unit = 0.5 if max(whole.size) >= _LARGE else 1.0
     places = generator.uniform(_EDGE, 1 - _EDGE, (sizes.windows, 2))
     profiles, octaves = [], []
     for _ in range(sizes.copies):
         size = max(sizes.draw(generator), _SMALLEST / (unit * min(whole.size)))
         copy = resized(whole, unit * size, generator if sizes.jitter else None)
         with torch.inference_mode():
-            profiles.append(window_means(network(copy[None].float())[0], places).half())
+            maps = network(copy[None].float().to(device)).cpu()
+            profiles.append(window_means(maps[0], places).half())
         octaves.append(math.log2(size))
     return Copies(torch.stack(profiles), torch.tensor(octaves))
 
 
-def resized(picture: Image, size: float, generator: np.random.Generator | None = None) -> Tensor:
-    """A copy of a picture, uint8 [3, H, W]; with a generator by any filter, and blurred or compressed or neither."""
+def resized(image: Image, size: float, generator: np.random.Generator | None = None) -> Tensor:
+    """Return a resized copy, uint8 [3, H, W]; a generator chooses the filter, blur and compression at random."""
     from PIL import Image, ImageFilter
 
     method = "BICUBIC" if generator is None else _FILTERS[generator.integers(len(_FILTERS))]
-    width, height = (max(1, round(side * size)) for side in picture.size)
-    copy = picture.resize((width, height), Image.Resampling[method])
+    width, height = (max(1, round(side * size)) for side in image.size)
+    copy = image.resize((width, height), Image.Resampling[method])
     if generator is not None and generator.random() < _BLURRED:
         copy = copy.filter(ImageFilter.GaussianBlur(generator.uniform(*_BLUR)))
     if generator is not None and generator.random() < _COMPRESSED:
@@ -223,7 +209,7 @@ def resized(picture: Image, size: float, generator: np.random.Generator | None =
 
 
 def window_means(maps: Tensor, places: np.ndarray) -> Tensor:
-    """Means of maps [C, S, h, w] over windows around places (x, y) from 0 to 1, [N, 2], inside the maps: [N, C, S]."""
+    """Average maps [C, S, h, w] over windows around places (x, y) from 0 to 1, [N, 2], moved inside: [N, C, S]."""
     height, width = maps.shape[2:]
     high, wide = min(WINDOW // CELL, height), min(WINDOW // CELL, width)
     means = F.avg_pool2d(maps.flatten(0, 1)[None], (high, wide), 1)[0]  # [C * S, rows, columns]
@@ -235,16 +221,16 @@ def window_means(maps: Tensor, places: np.ndarray) -> Tensor:
 
 
 class CopyPairs(NamedTuple):
-    """Which windows of which copies are compared: numbers of pictures, of two copies and of windows, [B] each."""
+    """Pairs of copies to compare: indices of images, of two copies and of a window, [B] each."""
 
-    pictures: np.ndarray
+    images: np.ndarray
     copies: np.ndarray
     others: np.ndarray
     windows: np.ndarray
 
 
 def draw_pairs(copies: Sequence[Copies], count: int, generator: np.random.Generator) -> CopyPairs:
-    """CopyPairs of two copies of one picture at one window."""
+    """Draw random pairs of two copies of one image at one window."""
     kinds, windows = copies[0].profiles.shape[:2]
     first = generator.integers(kinds, size=count)
     other = (first + generator.integers(1, kinds, size=count)) % kinds
@@ -252,12 +238,12 @@ def draw_pairs(copies: Sequence[Copies], count: int, generator: np.random.Genera
 
 
 def ratio_loss(predicted: Tensor, octaves: Tensor) -> Tensor:
-    """The paper's: squares of the differences of ratios, from predicted and true log2 of them, [B] -> a number."""
+    """Return the paper's loss: the mean squared error of ratios, from predicted and true log2 ratios [B]."""
     return (predicted.clamp(-4, 4).exp2() - octaves.exp2()).square().mean()
 
 
 def log_loss(predicted: Tensor, octaves: Tensor) -> Tensor:
-    """Differences in octaves, which are the same for a ratio and its inverse; squares near zero, linear beyond."""
+    """Return the smooth L1 loss of octaves, which is the same for a ratio and its inverse."""
     return F.smooth_l1_loss(predicted, octaves, beta=0.25)
 
 

@@ -33,7 +33,7 @@ class ReadoutModule(TrainingModule):
     def prepare(self, shown: Dataset) -> None:
         """Let the read-out know how strong channels are, and of which network."""
         assert isinstance(shown, ProfilePairDataset)
-        self.network.prepare(shown.read(range(min(_SAMPLE, len(shown))), 0).flatten(0, 1), shown.mark)
+        self.network.prepare(shown.read(range(min(_SAMPLE, len(shown))), 0).flatten(0, 1), shown.fingerprint)
 
     def loss_of(self, batch: Batch) -> Tensor:
         profiles, others = batch.images.unbind(1)

@@ -1,9 +1,8 @@
-"""How large things look: a frozen network with a scale axis, and what reads the axis (Sec. 4.4 of the paper).
+"""Estimators of apparent scale: a frozen network with a scale axis and a readout (Sec. 4.4 of the paper).
 
-Maps of the second stage of a ResNet-50 at nine scales, [B, 512, 9, h, w] as in the paper, are averaged over windows,
-which gives a *profile* [512, 9]: how strongly every channel answers at every scale. What looks twice as large has the
-same profile an octave further along the axis. A read-out (see `models.readout`) tells from profiles how large things
-look: in octaves, up to a constant.
+Maps of the second stage of a ResNet-50 at nine scales, [B, 512, 9, h, w] as in the paper, are averaged over windows to
+a *scale profile* [512, 9]: the response of every channel at every scale. An object twice as large has the same profile
+an octave further along the axis. A readout (`readout.py`) maps profiles to octaves, up to a constant.
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ from ..io.weights import PIXELS, fit_kernels, is_caffe
 from .readout import READOUTS, Reading, Readout
 
 SCALES = Scales.geometric(2**0.25, 9)  # as many as in the paper, over two octaves
-CHANNELS, CELL, WINDOW = 512, 8, 64  # of the maps; pixels from a cell of them to the next, and of a window's side
-# Which network: one whose maps move along the scales as they should; the plain conversion; Hermite functions, as SESN.
+CHANNELS, CELL, WINDOW = 512, 8, 64  # of the maps; their stride and the side of a window, in pixels
 BACKBONES = ("shift", "as-is", "hermite")
-_SEEN = {"shift": 99, "as-is": 99, "hermite": 135}  # pixels that a cell sees over those at the first scale, about
-_SMALLEST = 64  # side of a picture, so that maps are wider than what is reflected at their edges
+_RECEPTIVE_FIELD = {"shift": 99, "as-is": 99, "hermite": 135}  # pixels at the first scale, about
+_SMALLEST = 64  # side of an image, so that maps are wider than their reflection padding
 _HERMITE_WIDTH = 0.9  # of the functions at the first scale, in pixels, as in SE-SiamFC
 _NETWORK = "resnet50"
 
@@ -54,21 +52,21 @@ class Stages(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Maps of the second stage of a ResNet-50 at nine scales, [B, 3, H, W] in RGB from 0 to 255 -> [B, 512, 9, h, w].
+    """Frozen second stage of a ResNet-50 at nine scales, [B, 3, H, W] in RGB from 0 to 255 -> [B, 512, 9, h, w].
 
-    Edges are continued by reflection: zeros there would tell how large a picture is.
+    Padding is by reflection: zeros at the edges would reveal the size of an image.
 
     Args:
-        kind: One of `BACKBONES`. "shift" has max pools that grow with the scale, images at the resolution of the scale
-            and stencils solved for shrinking with a filter; "as-is" is the plain conversion; "hermite" has the same
-            weights carried over to Hermite functions as nearly as they allow.
+        kind: One of `BACKBONES`. "shift" has pooling windows scaled with the kernel, images at the resolution of the
+            scale and stencils solved for antialiased downsampling; "as-is" is the plain conversion; "hermite" has the
+            same weights projected onto Hermite functions, as in SESN.
         pretrained: A file of weights with torchvision's names, or "torchvision" or "timm"; random by default.
-        sha256: Of the file of weights; another is refused.
+        sha256: Expected checksum of the file.
 
     Attributes:
-        sha256: Of the weights; None for random ones.
-        mark: Kind, scales and weights in a word, which tells it from others.
-        reach: Pixels around a place that its maps depend on, at the largest scale.
+        sha256: Checksum of the weights; None for random weights.
+        fingerprint: Kind, scales and checksum in one string.
+        reach: Radius of the receptive field at the largest scale, in pixels.
     """
 
     mean: Tensor
@@ -82,54 +80,53 @@ class Backbone(nn.Module):
         pixels = "caffe" if self.sha256 is not None and is_caffe(self.sha256) else "imagenet"
         stages = Stages(net).eval()
         if pixels == "caffe":
-            stages.conv1.weight.data = stages.conv1.weight.data.flip(1)  # of BGR
-        spatial: list[Any] = [part for part in stages.modules() if is_spatial(part)]
+            stages.conv1.weight.data = stages.conv1.weight.data.flip(1)  # BGR
+        spatial: list[Any] = [module for module in stages.modules() if is_spatial(module)]
         for conv in spatial:
             conv.padding_mode = "reflect"
-        careful = kind == "shift"
+        shift = kind == "shift"
         self.stages = to_scale_equivariant(
             stages,
             SCALES,
             example=torch.zeros(1, 3, _SMALLEST, _SMALLEST),
             project=None,
-            pooling="growing" if careful else "as-is",
-            antialias=careful,
+            pooling="growing" if shift else "as-is",
+            antialias=shift,
         )
         if kind == "hermite":
-            exchanged(self.stages.network, lambda part: isinstance(part, FoldedConv), _HermiteConv)
+            exchanged(self.stages.network, lambda module: isinstance(module, FoldedConv), _HermiteConv)
         for name, values in zip(("mean", "deviation"), PIXELS[pixels], strict=True):
             self.register_buffer(name, torch.tensor(values)[:, None, None])
-        self.reach = round(_SEEN[kind] / 2 * SCALES.ratio(len(SCALES) - 1))
-        self.kind, self.mark = kind, f"{_NETWORK}-{kind}-{SCALES}-{self.sha256 or 'random'}"
+        self.reach = round(_RECEPTIVE_FIELD[kind] / 2 * SCALES.ratio(len(SCALES) - 1))
+        self.kind, self.fingerprint = kind, f"{_NETWORK}-{kind}-{SCALES}-{self.sha256 or 'random'}"
         self.eval().requires_grad_(False)
 
     def train(self, mode: bool = True) -> Backbone:
-        """It stays frozen."""
+        """Keep evaluation mode: the network is frozen."""
         return super().train(False)
 
     def forward(self, images: Tensor) -> Tensor:
         height, width = images.shape[2:]
         images = (images - self.mean) / self.deviation
-        maps: Tensor = self.stages(_continued(images, max(0, _SMALLEST - width), max(0, _SMALLEST - height)))
+        maps: Tensor = self.stages(_padded(images, max(0, _SMALLEST - width), max(0, _SMALLEST - height)))
         return maps[..., : -(-height // CELL), : -(-width // CELL)]
 
 
 class ScaleEstimator(nn.Module):
-    """How large things look in pictures: a backbone and a read-out.
+    """Estimator of apparent scale: a backbone and a readout.
 
     Args:
-        backbone: That gives maps.
-        readout: That reads the means of maps over windows.
+        backbone: Computes feature maps.
+        readout: Reads the means of maps over windows.
 
     Attributes:
-        cell: Pixels from a cell of the maps to the next.
-        window: Pixels of the side of a window.
-        reach: Pixels around a place that its features depend on, at the largest scale.
+        cell: Stride of the maps, in pixels.
+        window: Side of a window, in pixels.
+        reach: Radius of the receptive field at the largest scale, in pixels.
 
     Example:
         >>> estimator = create("shift")
-        >>> pictures = 255 * torch.rand(2, 3, 64, 64)
-        >>> estimator(pictures).shape
+        >>> estimator(255 * torch.rand(2, 3, 64, 64)).shape
         torch.Size([2])
     """
 
@@ -137,28 +134,28 @@ class ScaleEstimator(nn.Module):
 
     def __init__(self, backbone: nn.Module, readout: Readout) -> None:
         super().__init__()
-        mark = getattr(backbone, "mark", "")
-        if not readout.is_of(mark):
+        fingerprint = getattr(backbone, "fingerprint", "")
+        if not readout.accepts(fingerprint):
             raise ValueError(
-                "ScaleEstimator: the read-out was trained for a network of another kind, other scales or other weights "
-                f"than {mark}: give the network that it was trained for, or train it anew"
+                "ScaleEstimator: the readout was trained for a network of another kind, other scales or other weights "
+                f"than {fingerprint}: use the network that it was trained for, or train it again"
             )
         self.backbone, self.readout = backbone, readout
         self.reach: int = getattr(backbone, "reach", 0)
 
     def maps(self, images: Tensor) -> Tensor:
-        """Features of images in RGB from 0 to 255, [B, 3, H, W] -> [B, C, S, h, w]."""
+        """Compute feature maps of RGB images from 0 to 255, [B, 3, H, W] -> [B, C, S, h, w]."""
         maps: Tensor = self.backbone(images)
         return maps
 
     def read(self, profiles: Tensor, weights: Tensor | None = None) -> Reading:
-        """Octaves and how clear they are, from means of maps over windows of one picture [N, C, S]."""
+        """Read the scale profiles of windows of one image, [N, C, S]."""
         return self.readout.read(profiles, weights)
 
     def forward(self, images: Tensor) -> Tensor:
-        """How large things look in whole pictures, in octaves: [B, 3, H, W] -> [B].
+        """Return the apparent scale of whole images in octaves, [B, 3, H, W] -> [B].
 
-        Read-outs that compare, `shift` and `matched`, compare the pictures of the batch with each other.
+        The readouts `shift` and `matched` compare the images of the batch with each other.
         """
         return self.read(self.maps(images).mean((3, 4))).octaves
 
@@ -166,34 +163,34 @@ class ScaleEstimator(nn.Module):
 def create(
     readout: str, *, backbone: str = "shift", pretrained: File | None = None, sha256: str | None = None
 ) -> ScaleEstimator:
-    """An estimator of which the read-out has not learned yet; `shift` need not.
+    """Create an estimator with an untrained readout; `shift` needs no training.
 
     Args:
-        readout: One of `models.readout.READOUTS`.
+        readout: One of `READOUTS`.
         backbone: One of `BACKBONES`.
         pretrained: Weights of a ResNet-50: a file with torchvision's names, or "torchvision" or "timm". By default they
-            are random; profiles can be compared all the same, but not as well.
-        sha256: Of the file of weights; another is refused.
+            are random; profiles can still be compared, but not as well.
+        sha256: Expected checksum of the file.
     """
-    frozen = Backbone(backbone, pretrained=pretrained, sha256=sha256)
-    return ScaleEstimator(frozen, READOUTS[readout](CHANNELS, SCALES)).eval()
+    network = Backbone(backbone, pretrained=pretrained, sha256=sha256)
+    return ScaleEstimator(network, READOUTS[readout](CHANNELS, SCALES)).eval()
 
 
 def _resnet(pretrained: File | None, sha256: str | None) -> tuple[ResNet, str | None]:
-    """A ResNet-50 and the checksum of its weights."""
+    """Return a ResNet-50 and the checksum of its weights."""
     if pretrained is None:
         if sha256 is not None:
-            raise ValueError("Backbone: sha256 is of a file of weights: give pretrained too")
+            raise ValueError("Backbone: sha256 is the checksum of a file of weights: pass pretrained too")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # profiles of two calls must be of the same network
+            torch.manual_seed(0)  # the same network in every call
             return cnn(_NETWORK), None
     path = download_weights(_NETWORK, str(pretrained), sha256) if pretrained in PACKAGES else pretrained
-    found = read_checkpoint(path, sha256).sha256
-    return cnn(_NETWORK, pretrained=path, sha256=sha256, stride_first=is_stride_first(found)), found
+    actual = read_checkpoint(path, sha256).sha256
+    return cnn(_NETWORK, pretrained=path, sha256=sha256, stride_first=is_stride_first(actual)), actual
 
 
-def _continued(images: Tensor, right: int, down: int) -> Tensor:
-    """Images continued to the right and down by reflection, as often as it takes."""
+def _padded(images: Tensor, right: int, down: int) -> Tensor:
+    """Pad images at the right and bottom by reflection, repeatedly if needed."""
     while right or down:
         more = min(right, images.shape[3]), min(down, images.shape[2])
         images = torch.cat([images, images.flip(3)[..., : more[0]]], 3)
@@ -203,19 +200,13 @@ def _continued(images: Tensor, right: int, down: int) -> Tensor:
 
 
 class _HermiteConv(nn.Module):
-    """A convolution at every scale by Hermite functions: [S * B, C, H, W] -> [S * B, C', H', W']."""
+    """Convolution at every scale with Hermite functions: [S * B, C, H, W] -> [S * B, C', H', W']."""
 
     def __init__(self, conv: Any) -> None:
         super().__init__()
         basis = HermiteBasis(conv.kernel_size[0], SCALES, base_scale=_HERMITE_WIDTH)
-        self.conv = ScaleConv2d(
-            conv.in_channels,
-            conv.out_channels,
-            basis,
-            stride=conv.stride[0],
-            bias=False,
-            padding_mode="reflect",
-        )
+        size = conv.in_channels, conv.out_channels
+        self.conv = ScaleConv2d(*size, basis, stride=conv.stride[0], bias=False, padding_mode="reflect")
         self.conv.weight.data = fit_kernels(conv.weight, basis)[:, :, None]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
-"""What reads the scale axis: from profiles [N, C, S] to how large things look, in octaves.
+"""Readouts: from scale profiles [N, C, S] to apparent scale in octaves.
 
-A profile says how strongly every channel answers at every scale, on average over a window. The read-outs of the first
-kind give a number for every profile alone, by a small network that learns: from where channels answer most (`argmax`,
-the paper's), from the centroid of their answers, from the whole profile, from the first scale alone, or by weights
-that are shared along the axis, so that a shifted profile shifts the answer (`equivariant`). Those of the second kind
-compare profiles: how far must one be shifted along the axis to look like the other? That takes no training (`shift`),
-or learns which mixtures of channels to compare (`matched`).
+A scale profile is the mean response of every channel at every scale over a window. `Absolute` readouts map each profile
+to a number by a small trained network: from the scale of the largest response (`argmax`, the paper's), the centroid of
+responses, the whole profile, the first scale alone, or by weights shared along the axis, so that a shifted profile
+shifts the output (`equivariant`). The others compare profiles: how far must one be shifted along the axis to match the
+other? This needs no training (`shift`), or learns which mixtures of channels to compare (`matched`).
 """
 
 from __future__ import annotations
@@ -21,183 +20,181 @@ from ...scales import Scales
 
 _HIDDEN = 256  # as in the paper
 _EMBEDDED = 64
-_DROPPED = 0.3
-_PARTS = 4  # shifts that are tried from a scale to the next
-_COMMON = 3  # scales that two profiles must have in common
-_ANCHORS = 256  # profiles of a picture that all others are compared with
-_AT_ONCE = 64  # profiles that are compared with them at a time
-_SURE = 0.1  # part of the largest weight that makes a profile one of them
-_ALIKE = 0.1  # part of all pairs that are alike
-_ROUNDS = 10  # in which what is far off counts less and less
-_CLOSE = 0.1  # octaves below which it counts in full
-_APART = 0.5  # octaves between votes that make an answer half as sharp
-_SHARPNESS = 20.0  # of the softmax over shifts, to begin with
-_LEAST = 1e-6
-_SILENT = 1e-24  # part of a typical answer that is none, to one in single precision; the slope of its root is finite
+_DROPOUT = 0.3
+_SUBSTEPS = 4  # shifts tried per step of the scales
+_OVERLAP = 3  # minimum number of scales that two profiles are compared on
+_ANCHORS = 256  # profiles of an image that all others are compared with
+_CHUNK = 64  # profiles compared with them at a time
+_SURE = 0.1  # fraction of the largest weight that makes a profile an anchor
+_ALIKE = 0.1  # fraction of all pairs that are considered alike
+_ITERATIONS = 10  # of iteratively reweighted least squares
+_CLOSE = 0.1  # octaves below which a residual has full weight
+_APART = 0.5  # mean octaves between votes at which sharpness is one half
+_SHARPNESS = 20.0  # initial sharpness of the softmax over shifts
+_EPS = 1e-6
+_SILENT = 1e-24  # fraction of a typical response that counts as zero; keeps the gradient of the square root finite
 
 
 class Reading(NamedTuple):
-    """Octaves [N] up to a constant, and how clear they are along the scale axis, 0 to 1 [N]."""
+    """Octaves [N] up to a constant, and their sharpness along the scale axis, 0 to 1 [N]."""
 
     octaves: Tensor
     sharpness: Tensor
 
 
 class Readout(nn.Module):
-    """Tells from profiles how large things look.
+    """Base class: reads apparent scale from scale profiles.
 
     Args:
-        channels: C of the profiles.
-        scales: Those of the profiles; must grow by one factor.
+        channels: Number of channels of the profiles.
+        scales: Scales of the profiles, a geometric sequence.
     """
 
     octaves: Tensor  # of the scales over the first
-    typical: Tensor  # mean of every channel, by which profiles are divided; zeros: that of the profiles at hand
-    origin: Tensor  # checksum of the mark of the network whose profiles it learned from; zeros: of any
+    typical: Tensor  # mean of every channel, by which profiles are divided; zeros: that of the current profiles
+    origin: Tensor  # checksum of the fingerprint of the network it was trained for; zeros: any network
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__()
         octaves = torch.tensor([scales.ratio(k) for k in range(len(scales))], dtype=torch.float64, device="cpu").log2()
-        if len(scales) <= _COMMON or (octaves.diff().max() - octaves.diff().min()) > 1e-6:
-            raise ValueError(f"Readout: scales must be {_COMMON + 1} or more that grow by one factor, got {scales!r}")
+        if len(scales) <= _OVERLAP or (octaves.diff().max() - octaves.diff().min()) > 1e-6:
+            raise ValueError(f"Readout: scales must be {_OVERLAP + 1} or more that grow by one factor, got {scales!r}")
         self.channels, self.step = channels, float(octaves[1])
         self.register_buffer("octaves", octaves.float())
         self.register_buffer("typical", torch.zeros(channels))
         self.register_buffer("origin", torch.zeros(32, dtype=torch.uint8))
 
-    def prepare(self, profiles: Tensor, mark: str) -> None:
-        """Remember how strong channels are, from some profiles, and the mark of the network that these are of."""
+    def prepare(self, profiles: Tensor, fingerprint: str) -> None:
+        """Store the mean of every channel over some profiles, and the fingerprint of their network."""
         self.typical.copy_(profiles.float().mean((0, 2)))
-        self.origin.copy_(_checksum(mark))
+        self.origin.copy_(_checksum(fingerprint))
 
-    def is_of(self, mark: str) -> bool:
-        """Whether it learned from profiles of the network with this mark, or has not learned from any."""
-        return not self.origin.any() or torch.equal(self.origin.cpu(), _checksum(mark))
+    def accepts(self, fingerprint: str) -> bool:
+        """Return whether it is untrained, or was trained for the network with this fingerprint."""
+        return not self.origin.any() or torch.equal(self.origin.cpu(), _checksum(fingerprint))
 
     @abstractmethod
     def compare(self, profiles: Tensor, others: Tensor) -> Tensor:
-        """By how many octaves things look larger in profiles than in others, [N]."""
+        """Return the apparent scale of profiles relative to others, in octaves [N]."""
 
     @abstractmethod
     def read(self, profiles: Tensor, weights: Tensor | None = None) -> Reading:
-        """How large things look in profiles of one picture, the more as their weights [N] say."""
+        """Read the apparent scale of the profiles of one image; those of larger weight [N] count more."""
 
-    def even(self, profiles: Tensor) -> Tensor:
-        """Profiles with channels of about the same strength, and strong answers drawn together."""
+    def normalize(self, profiles: Tensor) -> Tensor:
+        """Divide channels by their typical response and compress strong responses by a square root."""
         typical = self.typical if self.typical.any() else profiles.mean((0, 2))
-        return (profiles / (typical + _LEAST)[:, None]).clamp_min(_SILENT).sqrt() - 1
+        return (profiles / (typical + _EPS)[:, None]).clamp_min(_SILENT).sqrt() - 1
 
 
 class Absolute(Readout):
-    """A read-out of every profile alone."""
+    """A readout of each profile by itself."""
 
     @abstractmethod
     def forward(self, profiles: Tensor) -> Tensor:
-        """Octaves of profiles [N, C, S] -> [N]."""
+        """Octaves of profiles, [N, C, S] -> [N]."""
 
     def compare(self, profiles: Tensor, others: Tensor) -> Tensor:
-        one, other = self(torch.cat([profiles, others])).chunk(2)
-        difference: Tensor = one - other
+        octaves, reference = self(torch.cat([profiles, others])).chunk(2)
+        difference: Tensor = octaves - reference
         return difference
 
     def read(self, profiles: Tensor, weights: Tensor | None = None) -> Reading:
         return Reading(self(profiles), self.sharpness(profiles))
 
     def sharpness(self, profiles: Tensor) -> Tensor:
-        """How much of a profile is above its weakest scale, for a typical channel."""
+        """Return the relative range of responses over scales, averaged over channels."""
         low, high = profiles.amin(2), profiles.amax(2)
-        return ((high - low) / (high + _LEAST)).mean(1)
+        return ((high - low) / (high + _EPS)).mean(1)
 
 
 class Argmax(Absolute):
-    """From the scale where every channel answers most, exactly as in the paper: [N, 512, 9] -> [N, 512] -> [N]."""
+    """From the scale of the largest response of every channel, as in the paper: [N, 512, 9] -> [N, 512] -> [N]."""
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__(channels, scales)
         self.mlp = _mlp(channels)
 
     def forward(self, profiles: Tensor) -> Tensor:
-        out: Tensor = self.mlp(profiles.argmax(2).to(profiles.dtype))
+        return self._read(profiles.argmax(2).to(profiles.dtype))
+
+    def _read(self, positions: Tensor) -> Tensor:
+        out: Tensor = self.mlp(positions)
         return out[:, 0]
 
 
-class Centroid(Absolute):
-    """From the mean scale of every channel, weighted by its answers: like `Argmax`, but smooth."""
-
-    def __init__(self, channels: int, scales: Scales) -> None:
-        super().__init__(channels, scales)
-        self.mlp = _mlp(channels)
+class Centroid(Argmax):
+    """From the mean scale of every channel, weighted by its responses: like `Argmax`, but smooth."""
 
     def forward(self, profiles: Tensor) -> Tensor:
-        shares = profiles / (profiles.sum(2, keepdim=True) + _LEAST)
-        middle = (shares * self.octaves).sum(2) - self.octaves.mean()
-        out: Tensor = self.mlp(middle / self.step)
-        return out[:, 0]
+        weights = profiles / (profiles.sum(2, keepdim=True) + _EPS)
+        middle = (weights * self.octaves).sum(2) - self.octaves.mean()
+        return self._read(middle / self.step)
 
 
 class Profile(Absolute):
-    """From the answers of all channels at all scales."""
+    """From the responses of all channels at all scales, or at the first few."""
 
     def __init__(self, channels: int, scales: Scales, seen: int | None = None) -> None:
         super().__init__(channels, scales)
         self.seen = len(scales) if seen is None else seen
-        self.norm, self.mlp = nn.BatchNorm1d(channels), _mlp(channels * self.seen, _DROPPED)
+        self.norm, self.mlp = nn.BatchNorm1d(channels), _mlp(channels * self.seen, _DROPOUT)
 
     def forward(self, profiles: Tensor) -> Tensor:
-        out: Tensor = self.mlp(self.norm(self.even(profiles)[:, :, : self.seen]).flatten(1))
+        out: Tensor = self.mlp(self.norm(self.normalize(profiles)[:, :, : self.seen]).flatten(1))
         return out[:, 0]
 
 
 class FirstScale(Profile):
-    """From the first scale alone, which is that of the ordinary network: the baseline without a scale axis."""
+    """From the first scale alone, that of the original network: the baseline without a scale axis."""
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__(channels, scales, seen=1)
 
 
 class Equivariant(Absolute):
-    """By weights shared along the axis: every scale votes for a size as seen from it, and has a say in the mean.
+    """By weights shared along the axis: every scale votes for a size relative to itself, and votes are averaged.
 
-    A profile that is shifted by a scale has its votes shifted by a scale, and so the answer, but for the ends.
+    A profile shifted by one scale shifts the votes by one scale, and so the output, except at the ends.
     """
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__(channels, scales)
         self.norm = nn.BatchNorm1d(channels)
-        self.hidden = nn.Sequential(nn.Dropout(_DROPPED), nn.Conv1d(channels, _HIDDEN, 1), nn.ReLU())
+        self.hidden = nn.Sequential(nn.Dropout(_DROPOUT), nn.Conv1d(channels, _HIDDEN, 1), nn.ReLU())
         self.vote = nn.Conv1d(_HIDDEN, 2, 1)
 
     def votes(self, profiles: Tensor) -> tuple[Tensor, Tensor]:
-        """Octaves that every scale votes for, and its say: [N, S] each."""
-        vote, say = self.vote(self.hidden(self.norm(self.even(profiles)))).unbind(1)
-        return self.octaves + vote, say.softmax(1)
+        """Return the octaves that every scale votes for and the weights of votes, [N, S] each."""
+        vote, logits = self.vote(self.hidden(self.norm(self.normalize(profiles)))).unbind(1)
+        return self.octaves + vote, logits.softmax(1)
 
     def forward(self, profiles: Tensor) -> Tensor:
-        votes, say = self.votes(profiles)
-        return (votes * say).sum(1)
+        votes, weights = self.votes(profiles)
+        return (votes * weights).sum(1)
 
     def sharpness(self, profiles: Tensor) -> Tensor:
-        """One where all scales agree, a half where they differ by an octave."""
-        votes, say = self.votes(profiles)
-        middle = (votes * say).sum(1, keepdim=True)
-        return 1 / (1 + (say * (votes - middle).square()).sum(1))
+        """Return 1 where all scales agree, 1/2 where they differ by an octave."""
+        votes, weights = self.votes(profiles)
+        middle = (votes * weights).sum(1, keepdim=True)
+        return 1 / (1 + (weights * (votes - middle).square()).sum(1))
 
 
 class Shift(Readout):
-    """By how far profiles must be shifted along the axis to look like others. Needs no training.
+    """By the shift along the axis that makes profiles match others. Needs no training.
 
-    Every profile of a picture is compared with many others of it, each of which says how much larger it looks. Those
-    that it resembles count more than others, so that a road is compared with the road and a tree with trees. A
-    difference of all channels and scales together, as a brighter picture makes, does not count.
+    Every profile of an image is compared with many others, each of which votes for a relative scale. Similar profiles
+    have more weight, so that road is compared with road and trees with trees. A constant offset of all channels and
+    scales, as a brighter image causes, is ignored.
     """
 
     shifts: Tensor  # [M], in steps of the scales
-    reads: Tensor  # [M, S, S], how a scale of a shifted profile reads those of another; rows without one are zero
+    reads: Tensor  # [M, S, S], interpolation weights of a shifted profile; rows out of range are zero
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__(channels, scales)
         count = len(scales)
-        shifts = torch.arange(-(count - _COMMON) * _PARTS, (count - _COMMON) * _PARTS + 1) / _PARTS
+        shifts = torch.arange(-(count - _OVERLAP) * _SUBSTEPS, (count - _OVERLAP) * _SUBSTEPS + 1) / _SUBSTEPS
         places = torch.arange(count) - shifts[:, None]
         inside = (places >= 0) & (places <= count - 1)
         hats = (1 - (places[:, :, None] - torch.arange(count)).abs()).clamp_min(0)
@@ -205,73 +202,66 @@ class Shift(Readout):
         self.register_buffer("reads", hats * inside[:, :, None], persistent=False)
 
     def embed(self, profiles: Tensor) -> Tensor:
-        """What is compared, [N, C, S] -> [N, C', S]."""
-        return self.even(profiles)
+        """Return the features that are compared, [N, C, S] -> [N, C', S]."""
+        return self.normalize(profiles)
 
-    def answer(self, costs: Tensor) -> Tensor:
-        """Shifts in steps from the costs of all shifts, [..., M] -> [...]: the best, refined by a parabola."""
+    def best_shift(self, costs: Tensor) -> Tensor:
+        """Return the shift of least cost in steps, refined by a parabola, [..., M] -> [...]."""
         best = costs.argmin(-1, keepdim=True).clamp(1, costs.shape[-1] - 2)
         before, at, after = (costs.gather(-1, best + off) for off in (-1, 0, 1))
-        off = (before - after) / (2 * (before - 2 * at + after)).clamp_min(_LEAST)
-        return (self.shifts[best] + off.clamp(-0.5, 0.5) / _PARTS)[..., 0]
+        off = (before - after) / (2 * (before - 2 * at + after)).clamp_min(_EPS)
+        return (self.shifts[best] + off.clamp(-0.5, 0.5) / _SUBSTEPS)[..., 0]
 
     def compare(self, profiles: Tensor, others: Tensor) -> Tensor:
-        one, other = self.embed(torch.cat([profiles, others])).chunk(2)
-        cross = torch.einsum("ncs,ncl->nsl", one, other)
-        forth = self.answer(self._costs(_Sums.of(one), _Sums.of(other), cross))
-        back = self.answer(self._costs(_Sums.of(other), _Sums.of(one), cross.mT))
-        return self.step * (forth - back) / 2
+        x, y = self.embed(torch.cat([profiles, others])).chunk(2)
+        cross = torch.einsum("ncs,ncl->nsl", x, y)
+        forward = self.best_shift(self._costs(_Sums.of(x), _Sums.of(y), cross))
+        backward = self.best_shift(self._costs(_Sums.of(y), _Sums.of(x), cross.mT))
+        return self.step * (forward - backward) / 2
 
     def read(self, profiles: Tensor, weights: Tensor | None = None) -> Reading:
-        seen = self.embed(profiles)
-        if len(seen) == 0:
-            return Reading(seen.sum((1, 2)), seen.sum((1, 2)))
-        weights = seen.new_ones(len(seen)) if weights is None else weights.to(seen)
-        chosen = _spread(weights)
-        octaves, costs = self._against(seen[chosen], seen[chosen])
+        x = self.embed(profiles)
+        if len(x) == 0:
+            return Reading(x.sum((1, 2)), x.sum((1, 2)))
+        weights = x.new_ones(len(x)) if weights is None else weights.to(x)
+        anchors = _spread(weights)
+        octaves, costs = self._against(x[anchors], x[anchors])
         octaves = (octaves - octaves.T) / 2
-        like = costs + costs.T
-        others = ~torch.eye(len(like), dtype=torch.bool, device=like.device)
-        usual = _LEAST + (torch.quantile(like[others], _ALIKE) if len(like) > 1 else 0.0)
-        trust = (-like / usual).exp() * weights[chosen] * weights[chosen, None]
+        mutual = costs + costs.T
+        others = ~torch.eye(len(mutual), dtype=torch.bool, device=mutual.device)
+        alike = _EPS + (torch.quantile(mutual[others], _ALIKE) if len(mutual) > 1 else 0.0)
+        trust = (-mutual / alike).exp() * weights[anchors] * weights[anchors, None]
         solved = _solved(octaves, trust.fill_diagonal_(0))
-        votes, costs = self._against(seen, seen[chosen])
-        trust = (-2 * costs / usual).exp() * weights[chosen] + _LEAST
+        votes, costs = self._against(x, x[anchors])
+        trust = (-2 * costs / alike).exp() * weights[anchors] + _EPS
         return Reading(*_agreed(votes + solved, trust))
 
-    def _against(self, seen: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-        """By how many octaves each looks larger than each other, and how much they differ all the same: [N, A] each."""
-        octaves, costs, sums = [], [], _Sums.of(others)
-        for some in torch.split(seen, _AT_ONCE):
-            cross = torch.einsum("ncs,acl->nasl", some, others)
-            found = self._costs(_Sums(*(part[:, None] for part in _Sums.of(some))), sums, cross)
-            octaves.append(self.step * self.answer(found))
-            costs.append(found.amin(-1))
-        return torch.cat(octaves), torch.cat(costs)
+    def _against(self, x: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return octaves of each relative to each anchor, and the cost that remains after the shift: [N, A] each."""
+        octaves, least, sums = [], [], _Sums.of(anchors)
+        for chunk in torch.split(x, _CHUNK):
+            cross = torch.einsum("ncs,acl->nasl", chunk, anchors)
+            costs = self._costs(_Sums(*(part[:, None] for part in _Sums.of(chunk))), sums, cross)
+            octaves.append(self.step * self.best_shift(costs))
+            least.append(costs.amin(-1))
+        return torch.cat(octaves), torch.cat(least)
 
-    def _costs(self, one: _Sums, other: _Sums, cross: Tensor) -> Tensor:
-        """The variance of the difference of profiles from others, for every shift: [..., M].
+    def _costs(self, x: _Sums, y: _Sums, cross: Tensor) -> Tensor:
+        """Return the variance of the difference of profiles for every shift, [..., M].
 
-        It is made of products of a scale of the one with a scale of the other, so that shifts cost next to nothing.
-
-        Args:
-            one: Of the profiles.
-            other: Of the others.
-            cross: Products of a scale of the one with a scale of the other, [..., S, S].
+        It is computed from products of scales of both, [..., S, S], so that shifts cost almost nothing.
         """
         inside = self.reads.sum(2).T  # [S, M], 0 or 1
         both = torch.einsum("msl,msk->mlk", self.reads, self.reads)
-        squares = one.squares.diagonal(dim1=-2, dim2=-1) @ inside
-        squares = (
-            squares - 2 * cross.flatten(-2) @ self.reads.flatten(1).T + other.squares.flatten(-2) @ both.flatten(1).T
-        )
-        sums = one.values @ inside - other.values @ self.reads.sum(1).T
-        count = one.channels * inside.sum(0)
+        squares = x.squares.diagonal(dim1=-2, dim2=-1) @ inside
+        squares = squares - 2 * cross.flatten(-2) @ self.reads.flatten(1).T + y.squares.flatten(-2) @ both.flatten(1).T
+        sums = x.values @ inside - y.values @ self.reads.sum(1).T
+        count = x.channels * inside.sum(0)
         return (squares / count - (sums / count).square()).clamp_min(0)
 
 
 class _Sums(NamedTuple):
-    """Over the channels of profiles: of values [..., S], of products of two scales [..., S, S], and how many."""
+    """Sums over channels of values [..., S] and of products of two scales [..., S, S], and the number of channels."""
 
     values: Tensor
     squares: Tensor
@@ -284,38 +274,38 @@ class _Sums(NamedTuple):
 
 
 def _spread(weights: Tensor) -> Tensor:
-    """Numbers of some profiles, spread evenly over all, those without weight left out if there are others."""
-    known = (weights > _SURE * weights.max()).nonzero()[:, 0]
-    known = known if len(known) > 1 else torch.arange(len(weights), device=weights.device)
-    places = torch.linspace(0, len(known) - 1, min(_ANCHORS, len(known)))
-    return known[places.round().long()]
+    """Return indices of anchors, spread evenly over all profiles with enough weight, or over all if there are none."""
+    candidates = (weights > _SURE * weights.max()).nonzero()[:, 0]
+    candidates = candidates if len(candidates) > 1 else torch.arange(len(weights), device=weights.device)
+    places = torch.linspace(0, len(candidates) - 1, min(_ANCHORS, len(candidates)))
+    return candidates[places.round().long()]
 
 
 def _solved(octaves: Tensor, trust: Tensor) -> Tensor:
-    """Octaves [A] whose differences are nearest to given ones [A, A], of which some are far off; their mean is zero."""
+    """Return octaves [A], of mean zero, whose differences fit the given ones [A, A] robustly."""
     exact, wanted = trust.cpu().double(), octaves.cpu()
-    weights, ones = exact, torch.eye(len(exact), dtype=torch.float64)
-    found = torch.zeros_like(weights[0])
-    steady = _LEAST * weights.sum(1).max().clamp_min(_LEAST)
-    for _ in range(_ROUNDS):
+    weights, identity = exact, torch.eye(len(exact), dtype=torch.float64)
+    solution = torch.zeros_like(weights[0])
+    damping = _EPS * weights.sum(1).max().clamp_min(_EPS)
+    for _ in range(_ITERATIONS):
         laplacian = weights.sum(1).diag() - weights
-        found = torch.linalg.solve(laplacian + steady * ones, (weights * wanted).sum(1))
-        weights = exact / (found[:, None] - found - wanted).abs().clamp_min(_CLOSE)
-    return (found - found.mean()).to(octaves)
+        solution = torch.linalg.solve(laplacian + damping * identity, (weights * wanted).sum(1))
+        weights = exact / (solution[:, None] - solution - wanted).abs().clamp_min(_CLOSE)
+    return (solution - solution.mean()).to(octaves)
 
 
 def _agreed(votes: Tensor, trust: Tensor) -> tuple[Tensor, Tensor]:
-    """What votes [N, A] agree on, the more trusted the more, and how much they do, 0 to 1: [N] each."""
-    found = (votes * trust).sum(1) / trust.sum(1)
-    for _ in range(_ROUNDS):
-        weights = trust / (votes - found[:, None]).abs().clamp_min(_CLOSE)
-        found = (votes * weights).sum(1) / weights.sum(1)
-    apart = ((votes - found[:, None]).abs() * trust).sum(1) / trust.sum(1)
-    return found, 1 / (1 + (apart / _APART).square())
+    """Return a robust mean of votes [N, A], weighted by trust, and how well they agree, 0 to 1: [N] each."""
+    mean = (votes * trust).sum(1) / trust.sum(1)
+    for _ in range(_ITERATIONS):
+        weights = trust / (votes - mean[:, None]).abs().clamp_min(_CLOSE)
+        mean = (votes * weights).sum(1) / weights.sum(1)
+    apart = ((votes - mean[:, None]).abs() * trust).sum(1) / trust.sum(1)
+    return mean, 1 / (1 + (apart / _APART).square())
 
 
 class Matched(Shift):
-    """Like `Shift`, but it learns which mixtures of channels to compare, the same at all scales."""
+    """Like `Shift`, but learns which mixtures of channels to compare, the same at all scales."""
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__(channels, scales)
@@ -324,23 +314,23 @@ class Matched(Shift):
         self.sharp = nn.Parameter(torch.tensor(_SHARPNESS).log())
 
     def embed(self, profiles: Tensor) -> Tensor:
-        mixed: Tensor = self.mix(self.norm(self.even(profiles)))
+        mixed: Tensor = self.mix(self.norm(self.normalize(profiles)))
         return mixed
 
-    def answer(self, costs: Tensor) -> Tensor:
-        """The mean of shifts, the more weighted the smaller their costs."""
-        usual = costs.mean(-1, keepdim=True) + _LEAST
-        return (-self.sharp.exp() * costs / usual).softmax(-1) @ self.shifts
+    def best_shift(self, costs: Tensor) -> Tensor:
+        """Return the mean of shifts, weighted by a softmax of negative costs."""
+        typical = costs.mean(-1, keepdim=True) + _EPS
+        return (-self.sharp.exp() * costs / typical).softmax(-1) @ self.shifts
 
 
-def _checksum(mark: str) -> Tensor:
-    return torch.tensor(list(hashlib.sha256(mark.encode()).digest()), dtype=torch.uint8)
+def _checksum(fingerprint: str) -> Tensor:
+    return torch.tensor(list(hashlib.sha256(fingerprint.encode()).digest()), dtype=torch.uint8)
 
 
-def _mlp(inputs: int, dropped: float = 0.0) -> nn.Sequential:
-    """The paper's: one hidden layer of 256."""
+def _mlp(inputs: int, dropout: float = 0.0) -> nn.Sequential:
+    """Return the paper's network, with one hidden layer of 256."""
     return nn.Sequential(
-        nn.Dropout(dropped), nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Dropout(dropped), nn.Linear(_HIDDEN, 1)
+        nn.Dropout(dropout), nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Dropout(dropout), nn.Linear(_HIDDEN, 1)
     )
 
 

@@ -107,11 +107,15 @@ class SceneOptions(RunOptions):
         facts = {
             "name": data.resolve().name,
             "pictures": len(pictures),
-            "content": hashlib.sha256("".join(one.mark for one in pictures).encode()).hexdigest(),
+            "content": hashlib.sha256("".join(one.fingerprint for one in pictures).encode()).hexdigest(),
             "weights": backbone.sha256 or "",
         }
-        validation = ProfilePairDataset(copies[:held], min(_HELD, self.pairs), 0, backbone.mark) if held else None
-        return TrainingData(ProfilePairDataset(copies[held:], self.pairs, self.seed, backbone.mark), validation, facts)
+        validation = (
+            ProfilePairDataset(copies[:held], min(_HELD, self.pairs), 0, backbone.fingerprint) if held else None
+        )
+        return TrainingData(
+            ProfilePairDataset(copies[held:], self.pairs, self.seed, backbone.fingerprint), validation, facts
+        )
 
     def network(self, facts: Mapping[str, Any]) -> nn.Module:
         return READOUTS[self.model.removeprefix("scene/")](CHANNELS, SCALES)
@@ -147,13 +151,13 @@ class ProfilePairDataset(Dataset):
         copies: Of every picture.
         count: CopyPairs of an epoch.
         seed: Of what is drawn.
-        mark: Of the network that saw the copies.
+        fingerprint: Of the network of the profiles.
     """
 
     pixels = 2 * CHANNELS * len(SCALES)
 
-    def __init__(self, copies: Sequence[Copies], count: int, seed: int, mark: str) -> None:
-        self.copies, self.count, self.seed, self.mark = copies, count, seed, mark
+    def __init__(self, copies: Sequence[Copies], count: int, seed: int, fingerprint: str) -> None:
+        self.copies, self.count, self.seed, self.fingerprint = copies, count, seed, fingerprint
         self.pairs = functools.lru_cache(maxsize=2)(self._pairs)
 
     def __len__(self) -> int:
@@ -163,13 +167,13 @@ class ProfilePairDataset(Dataset):
         """Profiles of both, [B, 2, C, S]."""
         pairs = self.pairs(epoch)
         return torch.stack(
-            [self.copies[pairs.pictures[row]].profiles[self._both(pairs, row), pairs.windows[row]] for row in rows]
+            [self.copies[pairs.images[row]].profiles[self._both(pairs, row), pairs.windows[row]] for row in rows]
         ).float()
 
     def answers(self, rows: Sequence[int], epoch: int) -> Tensor:
         """Octaves by which the first is larger, [B]."""
         pairs = self.pairs(epoch)
-        both = torch.stack([self.copies[pairs.pictures[row]].octaves[self._both(pairs, row)] for row in rows])
+        both = torch.stack([self.copies[pairs.images[row]].octaves[self._both(pairs, row)] for row in rows])
         return both[:, 0] - both[:, 1]
 
     def _both(self, pairs: CopyPairs, row: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""`disco test scene`: all estimators in one table, on copies, planes and depth, and what is refused."""
+"""`disco test scene`: all estimators in one table, on copies, planes and depth, and invalid calls."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def _small(monkeypatch):
 
 
 @pytest.fixture
-def seen(monkeypatch):
-    """Shapes of the images that networks see."""
+def processed(monkeypatch):
+    """Shapes of the images that networks process."""
     shapes = []
     forward = Backbone.forward
 
-    def watched(self, images):
+    def counted(self, images):
         shapes.append(tuple(images.shape))
         return forward(self, images)
 
-    monkeypatch.setattr(Backbone, "forward", watched)
+    monkeypatch.setattr(Backbone, "forward", counted)
     return shapes
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """Photographs of noise, and one with depth."""
-    folder = tmp_path / "pictures"
+def images(tmp_path):
+    """Images of noise, and one with depth."""
+    folder = tmp_path / "images"
     folder.mkdir()
     for number in range(3):
         noise = np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
@@ -73,8 +73,8 @@ def refused(capsys, *words):
     return err.removeprefix("disco test: ").rstrip("\n")
 
 
-def test_baselines_on_everything(pictures, tmp_path, capsys, seen):
-    words = ["scene", "--data", pictures, "--limit", 2, "--planes", 2, "--depth", tmp_path / "depth", "--span", 0.5]
+def test_baselines_on_everything(images, tmp_path, capsys, processed):
+    words = ["scene", "--data", images, "--limit", 2, "--planes", 2, "--depth", tmp_path / "depth", "--span", 0.5]
     words += ["--cache", tmp_path / "cache"]
     out, err = call(capsys, *words, "--json", "--out", tmp_path / "report.md", "--plot", tmp_path / "figure.png")
     document = json.loads(out)
@@ -89,33 +89,33 @@ def test_baselines_on_everything(pictures, tmp_path, capsys, seen):
     constant = document["rows"]["constant"]
     assert constant["ratio"]["error"] == constant["ratio"]["constant"] == row["ratio"]["constant"]
     assert constant["planes"] is None
-    assert "random weights; --pretrained" in err
+    assert "random weights; use --pretrained" in err
     report = (tmp_path / "report.md").read_text()
     assert re.search(r"^\| constant .* 1\.000 .*- \|$", report, flags=re.MULTILINE)
-    assert "| picture with depth |" in report
+    assert "| photo with depth |" in report
     assert "| room " in report
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-    assert len(seen) == 2 * 6 + 2 + 1
+    assert len(processed) == 2 * 6 + 2 + 1
 
-    seen.clear()
+    processed.clear()
     again, _ = call(capsys, *words, "--json")
     assert json.loads(again) == document
-    assert seen == []
+    assert processed == []
 
 
-def test_a_table_has_the_columns_that_were_measured(pictures, capsys):
+def test_the_table_has_the_evaluated_columns(images, capsys):
     out, _ = call(capsys, "scene", "--planes", 1)
     header, *rows = out.splitlines()
-    assert re.split(r"  +", header) == ["read-out", "planes", "photograph", "slope on planes"]
+    assert re.split(r"  +", header) == ["readout", "planes", "photograph", "slope on planes"]
     assert [row.split("  ")[0] for row in rows[:3]] == BASELINES
     assert rows[3].startswith("planes: median rank correlation")
-    out, _ = call(capsys, "scene", "--data", pictures, "--limit", 1)
+    out, _ = call(capsys, "scene", "--data", images, "--limit", 1)
     header, *rows = out.splitlines()
-    assert re.split(r"  +", header) == ["read-out", "ratio error", "over constant", "correlation", "slope"]
+    assert re.split(r"  +", header) == ["readout", "ratio error", "over constant", "correlation", "slope"]
     assert rows[3].split() == ["constant", rows[3].split()[1], "1.000", "0.000", "0.000"]
 
 
-def test_runs_share_what_their_network_sees(tmp_path, capsys, monkeypatch, seen):
+def test_runs_of_one_network_share_its_profiles(tmp_path, capsys, monkeypatch, processed):
     opened = []
 
     def scene_estimator(run, pretrained):
@@ -128,35 +128,35 @@ def test_runs_share_what_their_network_sees(tmp_path, capsys, monkeypatch, seen)
     out, err = call(capsys, "scene", *runs, "--planes", 2, "--pretrained", "some.safetensors", "--json")
     assert opened == [(run.name, "some.safetensors") for run in runs]
     assert list(json.loads(out)["rows"]) == ["argmax", "equivariant", str(runs[2]), *BASELINES]
-    assert len(seen) == 2
+    assert len(processed) == 2
     assert "random" not in err
 
 
-def test_work_is_counted_to_the_end(pictures, tmp_path, capsys, monkeypatch):
-    parts = []
-    monkeypatch.setattr(terminal.Progress, "__call__", lambda self, done, total: parts.append(done / total))
-    call(capsys, "scene", "--data", pictures, "--planes", 2, "--depth", tmp_path / "depth")
-    assert parts == sorted(parts)
-    assert parts[-1] == 1
-    assert len(parts) == 2 * 3 + 2 + 1
-    assert math.isclose(parts[2], parts[5], rel_tol=0.01)  # the Laplacian takes next to no time
+def test_progress_ends_at_one(images, tmp_path, capsys, monkeypatch):
+    fractions = []
+    monkeypatch.setattr(terminal.Progress, "__call__", lambda self, done, total: fractions.append(done / total))
+    call(capsys, "scene", "--data", images, "--planes", 2, "--depth", tmp_path / "depth")
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1
+    assert len(fractions) == 2 * 3 + 2 + 1
+    assert math.isclose(fractions[2], fractions[5], rel_tol=0.01)  # the Laplacian takes almost no time
 
 
-def test_planes_are_of_the_size_that_is_counted():
+def test_planes_have_the_size_that_progress_assumes():
     assert (scene_planes.planes.__kwdefaults__["width"], scene_planes.planes.__kwdefaults__["height"]) == (640, 480)
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("scene", "scene: nothing to test on: give --data DIR, --planes N or --depth DIR, or several"),
+        ("scene", "scene: nothing to test on: pass --data DIR, --planes N or --depth DIR, or several"),
         ("scene --textures . --depth .", "scene: --textures goes with --planes"),
         ("scene --planes 1 --span 1", "scene: --span goes with --data"),
         ("scene --planes 1 --limit 1", "scene: --limit goes with --data"),
         ("scene --planes 0", "planes: count must be at least 1, got 0"),
         ("scene --data {tmp}/nowhere", "no folder {tmp}/nowhere"),
-        ("scene --depth {tmp}/pictures", "depth: no pairs of NAME.jpg and NAME_depth_mm.png in {tmp}/pictures"),
-        ("scene --data {tmp}/pictures --span 7", "scene: span must be above 0 octaves and at most 2, got 7.0"),
+        ("scene --depth {tmp}/images", "depth: no pairs of NAME.jpg and NAME_depth_mm.png in {tmp}/images"),
+        ("scene --data {tmp}/images --span 7", "scene: span must be above 0 octaves and at most 2, got 7.0"),
         ("scene --planes 1 --textures {tmp}/nowhere", "no folder {tmp}/nowhere"),
         ("scene --planes 1 --checkpoint last", "--checkpoint is not of disco test scene"),
         ("scene --planes 1 --outside 3", "--outside is not of disco test scene"),
@@ -167,7 +167,7 @@ def test_planes_are_of_the_size_that_is_counted():
         ("./scene", "scene: no training run: it has no run.json"),
     ],
 )
-@pytest.mark.usefixtures("pictures")
-def test_what_is_refused(words, line, tmp_path, capsys):
-    found = refused(capsys, *words.replace("{tmp}", str(tmp_path)).split())
-    assert found.startswith(line.replace("{tmp}", str(tmp_path)))
+@pytest.mark.usefixtures("images")
+def test_invalid_calls_are_refused(words, line, tmp_path, capsys):
+    error = refused(capsys, *words.replace("{tmp}", str(tmp_path)).split())
+    assert error.startswith(line.replace("{tmp}", str(tmp_path)))

@@ -45,7 +45,7 @@ def test_sequences_are_cut_from_the_users_images(tmp_path, capsys):
     assert "no folder " in capsys.readouterr().err
     (tmp_path / "own").mkdir()
     assert main(call) == 1
-    assert "no pictures in " in capsys.readouterr().err
+    assert "no images in " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     for number in range(4):
         Image.effect_noise((200, 150), 20 + number).save(tmp_path / "own" / f"{number}.png")
@@ -53,7 +53,7 @@ def test_sequences_are_cut_from_the_users_images(tmp_path, capsys):
     capsys.readouterr()
     assert main(call) == 0
     assert capsys.readouterr().err == (
-        f"zoom: left out, with a side of less than 64 pixels: tiny.png in {tmp_path / 'own'}\n"
+        f"zoom: skipped, with a side of less than 64 pixels: tiny.png in {tmp_path / 'own'}\n"
     )
     assert {path.suffix for path in (tmp_path / "out").glob("*/*/img/*")} == {".png"}
     notes = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/zoom.json")]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,9 @@ from ..evaluation import (
     Ratio,
     by_network,
     copy_figures,
-    depth_figures,
     median,
     median_slope,
-    plane_figures,
+    scene_figures,
 )
 from ..networks import CHANNELS, SCALES, Backbone, ScaleEstimator
 from ..planes import Rendered, planes
@@ -43,96 +43,93 @@ def add(test: argparse.ArgumentParser) -> None:
     """Add the options to the parser of `disco test`."""
     scene = test.add_argument_group("options of disco test scene")
     scene.add_argument("--planes", type=int, metavar="N", help="test on N textured slanted planes")
-    scene.add_argument("--textures", type=Path, metavar="DIR", help="pictures for planes (default: the bundled ones)")
+    scene.add_argument("--textures", type=Path, metavar="DIR", help="images for planes (default: the bundled photos)")
     scene.add_argument(
-        "--depth",
-        type=Path,
-        metavar="DIR",
-        help="test on pictures NAME.jpg with depth, NAME_depth_mm.png (16 bits, mm)",
+        "--depth", type=Path, metavar="DIR", help="test on photos NAME.jpg with depth, NAME_depth_mm.png (16 bits, mm)"
     )
     scene.add_argument(
         "--span",
         type=float,
         metavar="X",
-        help="resize pictures of --data by X octaves at most (default: 0.5 to 2, as in the paper)",
+        help="resize images of --data by at most X octaves (default: 0.5 to 2, as in the paper)",
     )
     pretrained = scene.add_argument(
         "--pretrained", metavar="FILE", help="weights of the ResNet-50: a file, or torchvision or timm"
     )
     suggest(pretrained, ["torchvision", "timm"])
-    scene.add_argument("--cache", type=Path, metavar="DIR", help="keep here what networks see of pictures (10 MB each)")
+    scene.add_argument("--cache", type=Path, metavar="DIR", help="store scale profiles of images here (10 MB each)")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, print and draw."""
-    material = Material.of(options)
+    """Evaluate, print and plot."""
+    data = EvaluationData.of(options)
     estimators = _estimators(options)
     with Progress("testing") as progress:
-        figures = material.figures(estimators, options.cache, progress)
-    document = material.document(options) | {"rows": {name: one.document() for name, one in figures.items()}}
-    shown, about = _table(figures), material.about(options)
-    show(options, document, "\n".join([table(*shown), *about]))
+        figures = data.figures(estimators, options.cache, progress)
+    document = data.document(options) | {"rows": {name: results.document() for name, results in figures.items()}}
+    rows, about = _table(figures), data.about(options)
+    show(options, document, "\n".join([table(*rows), *about]))
     if options.out:
-        parts = [f"{'. '.join(about)}.", table(*shown, markdown=True)]
-        if material.pairs:
+        parts = [f"{'. '.join(about)}.", table(*rows, markdown=True)]
+        if data.pairs:
             parts.append(table(*_depth_table(figures), markdown=True))
-        write_report(options.out, "How large things look", "\n\n".join(parts), document, command=options.call)
+        write_report(options.out, "Apparent scale", "\n\n".join(parts), document, command=options.call)
     if options.plot:
-        curves = {name: one.ratio.curve for name, one in figures.items() if one.ratio and name != _CONSTANT}
+        curves = {name: results.ratio.curve for name, results in figures.items() if results.ratio and name != _CONSTANT}
         ranks = {kind: _ranks(figures, kind) for kind in ("planes", "depth")}
-        save_figure(plot_readouts(curves, {kind: one for kind, one in ranks.items() if one}), options.plot)
-        say(f"drawn {options.plot}")
+        save_figure(plot_readouts(curves, {kind: values for kind, values in ranks.items() if values}), options.plot)
+        say(f"plotted {options.plot}")
 
 
 @dataclass(frozen=True)
-class Material:
-    """What estimators are tested on."""
+class EvaluationData:
+    """What estimators are tested on: copies of images, rendered planes, and photos with depth."""
 
-    pictures: list[ImageSource]
+    images: list[ImageSource]
     sizes: Sizes
     planes: Iterator[tuple[str, Rendered]]
     count: int
     pairs: dict[str, tuple[Path, Path]]
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> Material:
-        """What was asked for, if it is there."""
+    def of(cls, options: argparse.Namespace) -> EvaluationData:
+        """Find the requested data."""
         if options.data is options.planes is options.depth is None:
-            raise ValueError("scene: nothing to test on: give --data DIR, --planes N or --depth DIR, or several")
+            raise ValueError("scene: nothing to test on: pass --data DIR, --planes N or --depth DIR, or several")
         for name, needed in (("span", "data"), ("limit", "data"), ("textures", "planes")):
             if getattr(options, name) is not None and getattr(options, needed) is None:
                 raise ValueError(f"scene: --{name} goes with --{needed}")
-        pictures = find(options.data) if options.data else []
-        random.Random(0).shuffle(pictures)  # so that a limit takes of all folders
+        images = find(options.data) if options.data else []
+        random.Random(0).shuffle(images)  # so that a limit selects from all subfolders
         textured = iter(()) if options.planes is None else planes(options.textures, options.planes)
         pairs = find_pairs(options.depth) if options.depth else {}
-        return cls(pictures[: options.limit], Sizes(span=options.span), textured, options.planes or 0, pairs)
+        return cls(images[: options.limit], Sizes(span=options.span), textured, options.planes or 0, pairs)
 
     def figures(
         self, estimators: dict[str, ScaleEstimator], cache: Path | None, progress: Callable[[int, int], None]
     ) -> dict[str, Figures]:
-        """Of all estimators, and of whoever says that all copies have one size."""
-        work = _Work(self, estimators, progress)
+        """Evaluate all estimators, and the prediction that all copies have the same size."""
+        work = _TestProgress(self, estimators, progress)
         ratios: dict[str, Ratio] = {}
-        if self.pictures:
-            ratios = copy_figures(estimators, self.pictures, self.sizes, cache=cache, progress=work.copies)
-        on_planes = plane_figures(estimators, self.planes, cache=cache, progress=work.scene)
-        pairs = (read_pair(name, *files) for name, files in self.pairs.items())
-        beside_depth = depth_figures(estimators, pairs, cache=cache, progress=work.scene)
-        found = {name: Figures(ratios.get(name), on_planes[name], beside_depth[name]) for name in estimators}
+        if self.images:
+            ratios = copy_figures(estimators, self.images, self.sizes, cache=cache, progress=work.copies)
+        evaluate = partial(scene_figures, estimators, cache=cache, progress=work.scene)
+        on_planes = evaluate(starmap(LabeledScene.of_plane, self.planes))
+        on_depth = evaluate(LabeledScene.of_depth(read_pair(name, *files)) for name, files in self.pairs.items())
+        figures = {name: Figures(ratios.get(name), on_planes[name], on_depth[name]) for name in estimators}
         if ratios:
-            one = next(iter(ratios.values()))
-            found[_CONSTANT] = Figures(Ratio(one.constant, one.constant, 0.0, 0.0, one.pairs, []))
-        return found
+            first = next(iter(ratios.values()))
+            figures[_CONSTANT] = Figures(Ratio(first.constant, first.constant, 0.0, 0.0, first.pairs, []))
+        return figures
 
     def about(self, options: argparse.Namespace) -> list[str]:
-        """Lines that say what the columns of the table are."""
+        """Return lines that explain the columns of the table."""
         lines = []
-        if self.pictures:
-            by = "to sizes from 0.5 to 2" if options.span is None else f"by {options.span:g} octaves at most"
+        if self.images:
+            by = "to sizes from 0.5 to 2" if options.span is None else f"by at most {options.span:g} octaves"
             lines.append(
                 f"ratio: mean |log2| error, also over that of a constant, correlation and slope of the ratio of two "
-                f"copies' sizes; {len(self.pictures)} pictures, resized {by}"
+                f"copies' sizes; {len(self.images)} images, resized {by}"
             )
         if self.count:
             lines.append(
@@ -140,45 +137,45 @@ class Material:
                 "kind of texture, and median slope"
             )
         if self.pairs:
-            lines.append(f"depth: median rank correlation of field and nearness over {len(self.pairs)} pictures")
+            lines.append(f"depth: median rank correlation of field and nearness over {len(self.pairs)} photos")
         return lines
 
     def document(self, options: argparse.Namespace) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the description for JSON."""
         return {
             "experiment": "scene",
             "pretrained": options.pretrained,
-            "pictures": len(self.pictures),
+            "pictures": len(self.images),
             "sizes": asdict(self.sizes),
             "planes": self.count,
             "depth": len(self.pairs),
         }
 
 
-class _Work:
-    """Progress through all that is to be seen. A network takes time in proportion to its weights and the pixels."""
+class _TestProgress:
+    """Progress of all evaluations. The time of a network is proportional to its parameters times the pixels."""
 
     def __init__(
-        self, material: Material, estimators: dict[str, ScaleEstimator], progress: Callable[[int, int], None]
+        self, data: EvaluationData, estimators: dict[str, ScaleEstimator], progress: Callable[[int, int], None]
     ) -> None:
         self.progress, self.done = progress, 0
         self.weights = {
-            mark: 1 + sum(weights.numel() for weights in next(iter(group.values())).backbone.parameters())
-            for mark, group in by_network(estimators).items()
+            fingerprint: 1 + sum(weights.numel() for weights in next(iter(group.values())).backbone.parameters())
+            for fingerprint, group in by_network(estimators).items()
         }
-        self.copied = material.pictures[0].read()[0].numel() * material.sizes.copies if material.pictures else 0
-        pixels = material.count * _WIDTH * _HEIGHT + len(material.pictures) * self.copied
-        for photograph, _ in material.pairs.values():
-            width, height = size_of(photograph)
+        self.copied = data.images[0].read()[0].numel() * data.sizes.copies if data.images else 0
+        pixels = data.count * _WIDTH * _HEIGHT + len(data.images) * self.copied
+        for photo, _ in data.pairs.values():
+            width, height = size_of(photo)
             pixels += width * height
         self.total = pixels * sum(self.weights.values())
 
-    def copies(self, mark: str) -> None:
-        """A network has seen the copies of a picture."""
-        self._add(self.weights[mark] * self.copied)
+    def copies(self, fingerprint: str) -> None:
+        """A network has processed the copies of an image."""
+        self._add(self.weights[fingerprint] * self.copied)
 
     def scene(self, scene: LabeledScene) -> None:
-        """All networks have seen a scene."""
+        """All networks have processed a scene."""
         self._add(sum(self.weights.values()) * scene.image[0].numel())
 
     def _add(self, work: int) -> None:
@@ -187,67 +184,61 @@ class _Work:
 
 
 def _estimators(options: argparse.Namespace) -> dict[str, ScaleEstimator]:
-    """Those of runs, then those without training, on the device."""
-    found: dict[str, ScaleEstimator] = {}
+    """Return the estimators of runs, then those without training, on the device."""
+    estimators: dict[str, ScaleEstimator] = {}
     for folder in map(Path, options.runs[1:]):
+        from ..training import scene_estimator
+
         short = folder.resolve().name
-        found[str(folder) if short in found else short] = _opened(folder, options.pretrained)
+        estimators[str(folder) if short in estimators else short] = scene_estimator(folder, options.pretrained)
     networks: dict[str, Any] = {}
-    for estimator in found.values():
-        estimator.backbone = networks.setdefault(str(estimator.backbone.mark), estimator.backbone)
+    for estimator in estimators.values():
+        estimator.backbone = networks.setdefault(str(estimator.backbone.fingerprint), estimator.backbone)
     if not networks:
         network = Backbone(pretrained=options.pretrained)
-        networks[network.mark] = network
+        networks[network.fingerprint] = network
         if network.sha256 is None:
-            say("disco test: the network has random weights; --pretrained gives it those of a ResNet-50")
+            say("disco test: the network has random weights; use --pretrained for those of a ResNet-50")
     for network in networks.values():
-        found[f"no training, {network.kind} network"] = ScaleEstimator(network, Shift(CHANNELS, SCALES)).eval()
-    found |= {f"Laplacian, {read}": Laplacian(read) for read in READS}
-    return {name: estimator.to(chosen_device(options)) for name, estimator in found.items()}
-
-
-def _opened(folder: Path, pretrained: str | None) -> ScaleEstimator:
-    from ..training import scene_estimator
-
-    return scene_estimator(folder, pretrained)
+        estimators[f"no training, {network.kind} network"] = ScaleEstimator(network, Shift(CHANNELS, SCALES)).eval()
+    estimators |= {f"Laplacian, {read}": Laplacian(read) for read in READS}
+    return {name: estimator.to(chosen_device(options)) for name, estimator in estimators.items()}
 
 
 def _table(figures: dict[str, Figures]) -> tuple[list[str], list[list[str]]]:
-    """A row for every estimator, with the columns that were measured."""
+    """Return the header and a row for every estimator, with the columns that were evaluated."""
     columns: dict[str, Callable[[Figures], float | None]] = {
-        "ratio error": lambda one: one.ratio and one.ratio.error,
-        "over constant": lambda one: one.ratio and one.ratio.error / one.ratio.constant,
-        "correlation": lambda one: one.ratio and one.ratio.correlation,
-        "slope": lambda one: one.ratio and one.ratio.slope,
-        "planes": lambda one: median(one.planes),
-        **{kind: partial(_on_kind, kind) for kind in KINDS},
-        "slope on planes": lambda one: median_slope(one.planes),
-        "depth": lambda one: median(one.depth),
+        "ratio error": lambda row: row.ratio and row.ratio.error,
+        "over constant": lambda row: row.ratio and row.ratio.error / row.ratio.constant,
+        "correlation": lambda row: row.ratio and row.ratio.correlation,
+        "slope": lambda row: row.ratio and row.ratio.slope,
+        "planes": lambda row: median(row.planes),
+        **{kind: partial(_median_of_kind, kind) for kind in KINDS},
+        "slope on planes": lambda row: median_slope(row.planes),
+        "depth": lambda row: median(row.depth),
     }
-    measured = {name: [of(one) for one in figures.values()] for name, of in columns.items()}
-    measured = {name: values for name, values in measured.items() if any(value is not None for value in values)}
-    rows = [[name, *map(_cell, values)] for name, *values in zip(figures, *measured.values(), strict=True)]
-    return ["read-out", *measured], rows
+    values = {name: [column(row) for row in figures.values()] for name, column in columns.items()}
+    values = {name: cells for name, cells in values.items() if any(cell is not None for cell in cells)}
+    return ["readout", *values], _rows(figures, values)
 
 
-def _on_kind(kind: str, one: Figures) -> float | None:
-    return median(one.planes, kind)
+def _median_of_kind(kind: str, row: Figures) -> float | None:
+    return median(row.planes, kind)
 
 
 def _depth_table(figures: dict[str, Figures]) -> tuple[list[str], list[list[str]]]:
-    """A row for every picture with depth."""
-    found = _ranks(figures, "depth")
-    names = next([scene.name for scene in one.depth] for one in figures.values() if one.depth)
-    rows = [[name, *map(_cell, values)] for name, *values in zip(names, *found.values(), strict=True)]
-    return ["picture with depth", *found], rows
+    """Return the header and a row for every photo with depth."""
+    names = next([scene.name for scene in row.depth] for row in figures.values() if row.depth)
+    ranks = _ranks(figures, "depth")
+    return ["photo with depth", *ranks], _rows(names, ranks)
+
+
+def _rows(names: Iterable[str], columns: Mapping[str, Sequence[float | None]]) -> list[list[str]]:
+    rows = zip(names, *columns.values(), strict=True)
+    return [[name, *("-" if value is None else f"{value:.3f}" for value in values)] for name, *values in rows]
 
 
 def _ranks(figures: dict[str, Figures], kind: str) -> dict[str, list[float]]:
-    """By estimator, the rank correlation in every picture."""
-    return {
-        name: [scene.spearman for scene in getattr(one, kind)] for name, one in figures.items() if getattr(one, kind)
-    }
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    """Return the rank correlation in every image, by estimator."""
+    scenes = {name: getattr(row, kind) for name, row in figures.items()}
+    return {name: [scene.spearman for scene in agreements] for name, agreements in scenes.items() if agreements}
