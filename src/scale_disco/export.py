@@ -20,7 +20,8 @@ from .convert.layers import PLAIN, FoldedConv
 from .convert.surgery import exchanged, replace
 from .files import check_writable, written_atomically
 from .fold import fold, unfold
-from .functional import Layout, check_input, convolve, lift
+from .functional import convolve, lift
+from .functional.layout import Layout, check_input
 from .nn.conv import ScaleConvolution
 
 

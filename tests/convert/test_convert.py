@@ -292,7 +292,7 @@ def test_neighbours_are_the_next_larger_scale():
 
 
 def test_neighbours_suppose_equal_steps():
-    with pytest.warns(UserWarning, match="to_scale_equivariant: scale_extent 2 supposes equal steps between scales"):
+    with pytest.warns(UserWarning, match="to_scale_equivariant: scale_extent 2 assumes equal steps between scales"):
         to_scale_equivariant(sequential(), (1, 2, 3), scale_extent=2)
 
 

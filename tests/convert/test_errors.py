@@ -110,7 +110,7 @@ def test_choices():
             in text
         )
     assert "pooling must be one of as-is, growing, average, got 'mean'" in refusal(net, pooling="mean")
-    assert "downsampling must be one of as-is, centred, got 'mean'" in refusal(net, downsampling="mean")
+    assert "downsampling must be one of as-is, centered, got 'mean'" in refusal(net, downsampling="mean")
     assert "reduce must be one of max, mean, logsumexp, got 'sum'" in refusal(net, reduce="sum")
     assert "scale extent must be an integer from 1 to 3 (the scales), got 4" in refusal(net, scale_extent=4)
     assert "ascending" in refusal(net, (2, 1))
@@ -154,7 +154,7 @@ def test_layers_that_cannot_be_converted_are_all_listed():
     text = refusal(net)
     assert "1 (ConvTranspose2d)" in text
     assert "2 (Standardised has a forward of its own that is not padding layers and the convolution)" in text
-    assert "3 (its weights are computed by a parametrisation: remove that first)" in text
+    assert "3 (its weights are computed by a parametrization: remove that first)" in text
     assert "strict=False" in text
 
 

@@ -136,9 +136,9 @@ def test_subclasses_that_do_more_are_refused(function):
         call_of(forwarding(function))
 
 
-def test_parametrised_weights_are_refused():
+def test_parametrized_weights_are_refused():
     normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 3))
-    with pytest.raises(ValueError, match="computed by a parametrisation"):
+    with pytest.raises(ValueError, match="computed by a parametrization"):
         call_of(normed)
 
 

@@ -154,10 +154,10 @@ class Mapping(dict):
         (lambda y: Mapping(maps=y), "returns a Mapping"),
         (lambda y: y.mean(), r"returns a tensor of shape (), which does not begin with the batch"),
         (lambda y: y.flatten(2).permute(2, 0, 1), "which does not begin with the batch"),
-        (lambda y: y - y.mean(0), "depends on the other images of the batch, or on chance"),
-        (lambda y: y + torch.randn_like(y), "depends on the other images of the batch, or on chance"),
-        (lambda y: torch.cat([y[: len(y) // 2]] * 2), "depends on the other images of the batch, or on chance"),
-        (lambda y: y.mean((2, 3)) - y[len(y) // 2 :].mean(), "depends on the other images of the batch, or on chance"),
+        (lambda y: y - y.mean(0), "depends on the other images of the batch, or is random"),
+        (lambda y: y + torch.randn_like(y), "depends on the other images of the batch, or is random"),
+        (lambda y: torch.cat([y[: len(y) // 2]] * 2), "depends on the other images of the batch, or is random"),
+        (lambda y: y.mean((2, 3)) - y[len(y) // 2 :].mean(), "depends on the other images of the batch, or is random"),
     ],
 )
 def test_outputs_that_are_not_of_one_image(wrap, message):
@@ -223,17 +223,17 @@ def test_strided_points_that_cannot_become_means():
     normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 1, 2))
     for point, message in (
         (Standardised(4, 4, 1, 2), "1 (Standardised has a forward of its own"),
-        (normed, "1 (its weights are computed by a parametrisation"),
+        (normed, "1 (its weights are computed by a parametrization"),
         (nn.Conv2d(4, 4, 1, 2, padding=1), "1 (a strided Conv2d of one pixel with padding)"),
     ):
         net = nn.Sequential(conv(3, 4), point)
-        assert message in refusal(net, downsampling="centred")
+        assert message in refusal(net, downsampling="centered")
         assert to_scale_equivariant(net, SCALES).unconverted == ()
 
 
 def test_strided_points_keep_their_groups():
     point = nn.Conv2d(4, 8, 1, 2, groups=2)
-    net = to_scale_equivariant(nn.Sequential(conv(3, 4), point), SCALES, downsampling="centred").network
+    net = to_scale_equivariant(nn.Sequential(conv(3, 4), point), SCALES, downsampling="centered").network
     x = torch.randn(3, 4, 9, 9)
     means = F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
     torch.testing.assert_close(net[1](x), F.conv2d(means, point.weight, point.bias, groups=2))

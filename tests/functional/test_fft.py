@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from scale_disco import DiscreteBasis, HermiteBasis, functional
 from scale_disco.functional import _fft as spectral
-from scale_disco.functional import lay_out
+from scale_disco.functional.layout import lay_out
 from scale_disco.nn import ScaleConv2d
 from tests.golden import assert_same_with_gradients
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from scale_disco import DiscreteBasis, HermiteBasis, Scales
 from scale_disco.fold import fold
-from scale_disco.functional import PADDING_MODES, reference, scale_conv, scale_lift
+from scale_disco.functional import reference, scale_conv, scale_lift
+from scale_disco.functional.layout import PADDING_MODES
 from tests.conftest import ROOT_2
 
 SCALE_SETS = ([1], [1, 2], [1, 2, 4], list(ROOT_2), [1, 1.3, 2.1])

@@ -6,11 +6,16 @@ import torch.nn.functional as F
 
 from scale_disco import DiscreteBasis, Scales, functional
 from scale_disco.convert.layers import FoldedConv
-from scale_disco.functional import Layout
 from scale_disco.functional import _winograd as winograd
+from scale_disco.functional.layout import Layout
 from scale_disco.nn import ScaleConv2d, ScaleLift2d
 
 SIZES = {"whole tiles": (24, 16), "cut tiles": (13, 10), "one tile": (3, 4), "a pixel": (1, 1)}
+
+
+def layout(stride=1, groups=1, padding_mode="zeros", dilation=1, pads=(1, 1)):
+    """One scale, the same along both axes."""
+    return Layout((stride,) * 2, groups, padding_mode, ((dilation,) * 2,), ((pads,) * 2,))
 
 
 def plain(x, kernel, dilation=1):
@@ -131,27 +136,21 @@ def test_only_what_pays_runs_by_tiles(case, tiled):
     (batch, before, after, side), taps, dilation, dtype, times = CASES[case]
     x, kernel = torch.randn(batch, before, side, side, dtype=dtype), torch.randn(after, before, taps, taps, dtype=dtype)
     pads = dilation * (taps // 2), dilation * ((taps - 1) // 2)
-    functional.lift(x, [kernel], None, Layout.even(2, 1, 1, "zeros", [dilation], [pads]))
+    functional.lift(x, [kernel], None, layout(dilation=dilation, pads=pads))
     assert tiled == [(taps, dilation)] * times
 
 
 @pytest.mark.parametrize(("channels", "times"), [(128, 0), (256, 1)])
 def test_more_channels_where_nothing_is_trained(channels, times, tiled):
     with torch.no_grad():
-        functional.lift(
-            torch.randn(1, 128, 32, 32),
-            [torch.randn(channels, 128, 3, 3)],
-            None,
-            Layout.even(2, 1, 1, "zeros", [1], [(1, 1)]),
-        )
+        functional.lift(torch.randn(1, 128, 32, 32), [torch.randn(channels, 128, 3, 3)], None, layout())
     assert len(tiled) == times
 
 
-@pytest.mark.parametrize("options", [{"stride": 2}, {"padding_mode": "circular"}, {"groups": 2}, {"pads": [(1, 2)]}])
+@pytest.mark.parametrize("options", [{"stride": 2}, {"padding_mode": "circular"}, {"groups": 2}, {"pads": (1, 2)}])
 def test_other_layouts_run_directly(options, tiled):
-    chosen = {"stride": 1, "groups": 1, "padding_mode": "zeros", "pads": [(1, 1)]} | options
-    kernel = torch.randn(512, 128 // chosen["groups"], 3, 3)
-    functional.lift(torch.randn(1, 128, 32, 32), [kernel], None, Layout.even(2, dilations=[1], **chosen))
+    kernel = torch.randn(512, 128 // options.get("groups", 1), 3, 3)
+    functional.lift(torch.randn(1, 128, 32, 32), [kernel], None, layout(**options))
     assert tiled == []
 
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from scale_disco import Basis, DiscreteBasis, HermiteBasis, Scales, Stencil, equivariance_error, hermite_mixing_preset
 from scale_disco import nn as snn
-from scale_disco.functional import PADDING_MODES, reference
+from scale_disco.functional import reference
+from scale_disco.functional.layout import PADDING_MODES
 from scale_disco.tasks.io.samples import photos
 from tests.conftest import CUBE_ROOT_2, ROOT_2
 
@@ -81,7 +82,7 @@ def problems(draw):
     return basis, channels, outputs, side, options, extent, draw(st.booleans())
 
 
-@pytest.mark.filterwarnings("ignore:.*supposes equal steps")  # the twins agree on any scales
+@pytest.mark.filterwarnings("ignore:.*assumes equal steps")  # the twins agree on any scales
 @settings(max_examples=60)
 @given(problem=problems())
 def test_layers_equal_their_dense_twins(problem):
@@ -237,7 +238,7 @@ def test_assigned_weights_bring_their_precision():
 
 
 def test_unequal_steps_with_neighbours_are_pointed_out():
-    with pytest.warns(UserWarning, match=r"ScaleConv2d: scale_extent 2 supposes equal steps between scales, got"):
+    with pytest.warns(UserWarning, match=r"ScaleConv2d: scale_extent 2 assumes equal steps between scales, got"):
         snn.ScaleConv2d(1, 1, DiscreteBasis(3, [1, 1.3, 2.1]), scale_extent=2)
 
 

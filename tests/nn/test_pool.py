@@ -98,7 +98,7 @@ def test_upsampling_to_a_size():
         (lambda: snn.ScaleMaxPool2d(2, scales=[1, 2])(maps(2)), r"S = 2 \(its scales\), got shape \(2, 3, 3, 16, 16\)"),
         (lambda: snn.ScaleBlurPool2d([1, 2], 0), "ScaleBlurPool2d: stride must be an integer >= 1, got 0"),
         (lambda: snn.ScaleBlurPool2d([1, 2])(maps(2)), r"S = 2 \(its scales\), got shape \(2, 3, 3, 16, 16\)"),
-        (lambda: snn.ScaleUpsample(0), "scale_factor must be a positive number, got 0"),
+        (lambda: snn.ScaleUpsample(0), "scale_factor must be a positive finite number, got 0"),
         (lambda: snn.ScaleUpsample(mode="area"), "mode must be one of nearest, .* got 'area'"),
         (lambda: snn.ScaleUpsample(mode="cubic")(maps(1)), "with 2 spatial axes, got shape"),
     ],

@@ -45,7 +45,7 @@ def test_layers_behind_may_work_in_place(reduce):
     ("call", "message"),
     [
         (lambda: ScaleProject("median"), "reduce must be one of max, mean, logsumexp, got 'median'"),
-        (lambda: ScaleProject("logsumexp", temperature=0), "temperature must be a positive number, got 0"),
+        (lambda: ScaleProject("logsumexp", temperature=0), "temperature must be a positive finite number, got 0"),
         (lambda: ScaleProject()(X[0, 0, 0]), r"expected input \[B, C, S, ...\], got shape \(8, 8\)"),
     ],
 )

@@ -17,7 +17,8 @@ from scale_disco import Basis, BSplineBasis, DiscreteBasis, FourierBesselBasis, 
 from scale_disco import nn as snn
 from scale_disco.convert.layers import FoldedConv
 from scale_disco.fold import fold, unfold
-from scale_disco.functional import PADDING_MODES, reference
+from scale_disco.functional import reference
+from scale_disco.functional.layout import PADDING_MODES
 from scale_disco.nn.conv import ScaleConvolution
 
 CLOSE = {torch.float32: 3e-5, torch.float64: 1e-12}  # times the largest number that an image gives

@@ -320,7 +320,7 @@ def test_maps_too_small_to_shrink_are_refused():
     with pytest.raises(ValueError, match=r"^ScaleUpsample: expected images of at least 3 pixels"):
         snn.ScaleUpsample(0.4)(torch.zeros(1, 1, 1, 2, 5))
     assert snn.ScaleUpsample(1 / 49)(torch.zeros(1, 1, 1, 50, 50)).shape == (1, 1, 1, 1, 1)
-    with pytest.raises(ValueError, match=r"^ScaleUpsample: scale_factor must be a positive number, got inf"):
+    with pytest.raises(ValueError, match=r"^ScaleUpsample: scale_factor must be a positive finite number, got inf"):
         snn.ScaleUpsample(torch.inf)
 
 

@@ -1,25 +1,28 @@
-"""Any convolutional network, made scale-equivariant with its weights.
+"""Conversion of a convolutional network, with its weights, to a scale-equivariant one.
 
-At the first scale the discrete basis is the pixel basis, so a trained kernel is carried over as it is, and its larger
-scales are weights times stencils. The image is repeated once per scale along the batch; from there on every layer but
-the convolutions runs unchanged, on a batch that holds all scales (see `fold`). Before the classifier the scales are
-reduced to one.
+At the first scale the discrete basis is the pixel basis, so a trained kernel is used as it is, and its larger scales
+are weights times stencils. The image is repeated once per scale along the batch; from there on every layer but the
+convolutions runs unchanged on a batch of all scales (see `fold`). Before the classifier the scales are reduced to one.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..functional import check_extent
+from ..checks import check_choice
+from ..files import reason
+from ..functional.layout import check_extent
 from ..nn import ScaleProject
 from ..nn.conv import ScaleConvolution, warn_of_steps
 from ..scales import Scales, as_scales
+from .inspect import Recorder, Trial
 from .layers import (
     MAX_POOLS,
     PLAIN,
@@ -32,28 +35,17 @@ from .layers import (
     is_spatial,
     is_strided,
 )
-from .network import ScaleEquivariant
+from .network import OUTPUT, ProjectionPoint, ScaleEquivariant
 from .surgery import exchanged
-from .trial import Trial, evaluated, reason
-from .watch import OUTPUT, ProjectionPoint, Watch
 
 __all__ = ["ScaleEquivariant", "to_scale_equivariant"]
 
 _WHO = "to_scale_equivariant"
-# Layers that mix places in a way that no enlarged kernel follows.
-_FOREIGN = (
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.MultiheadAttention,
-    nn.Transformer,
-    nn.TransformerEncoderLayer,
-    nn.TransformerDecoderLayer,
-    nn.RNNBase,
-    nn.Unfold,
-    nn.Fold,
+# Layers that mix positions and cannot be enlarged.
+_UNSUPPORTED = (
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Unfold, nn.Fold, nn.RNNBase),
+    *(nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
 )
-# What a module knows of its hooks.
 _HOOKS = tuple(name for name in vars(nn.Identity()) if "hook" in name and not name.startswith(("_state", "_load")))
 _EXAMPLE_SIDE = {1: 1024, 2: 224, 3: 32}
 
@@ -71,32 +63,31 @@ def to_scale_equivariant(
     antialias: bool = False,
     strict: bool = True,
 ) -> ScaleEquivariant:
-    """A scale-equivariant copy of a convolutional network, with its weights and parameter names.
+    """Return a scale-equivariant copy of a convolutional network, with its weights and parameter names.
 
     Every convolution of more than one pixel sees each scale through its kernel enlarged by that scale; all other layers
-    run as they are. What the network computes at the first scale is, in evaluation, what the given network computes:
-    with `project=None` the output has a scale axis, [B, C, S, ...], and its index 0 is the given network's output.
+    run unchanged. In evaluation mode the first scale computes what the given network computes: with `project=None` the
+    output has a scale axis, [B, C, S, ...], and its index 0 is the given network's output.
 
     Args:
-        model: A network of images [B, C, ...]; it is left untouched.
+        model: A network that takes images [B, C, ...]; it is not modified.
         scales: Ascending; kernels are enlarged by each over the first.
-        example: Images that the network takes, by which the place of the projection is found and the result is tried;
-            noise by default (224 pixels a side; 32 for volumes, 1024 for signals).
-        project: Where the scales are reduced to one: "auto" for before the last layer that gives up space (global pool
-            or flatten; the output if none does), the name of a module for after it (what follows stays ordinary), None
-            for nowhere.
-        reduce: How, as in `ScaleProject`: "max", "mean" or "logsumexp".
-        scale_extent: T, how many neighbouring scales every convolution but the first sees; the weights of neighbours
-            start at zero.
-        pooling: "as-is"; "growing" for max pools whose windows grow with the scale, which is more equivariant and the
-            same at the first scale; or "average" for means instead of maxima.
-        downsampling: "as-is", or "centred" for means behind convolutions instead of strides. Means give up the equality
-            at the first scale for equivariance through the network, so that it has to be fine-tuned.
-        antialias: Whether every scale sees the image at its own resolution, without what is too fine for a grid coarser
-            by that scale, and kernels are the best for images that are shrunk with a filter, as cameras and Pillow do.
-            Maps of larger scales are then smooth, and their means and maxima move along the scales as they should.
-        strict: Whether to refuse a network with parts that cannot be converted; otherwise they stay as they are, and
-            are listed in `unconverted`.
+        example: Images that the network takes, to find the projection point and to test the result; noise by default
+            (224 pixels a side; 32 for volumes, 1024 for signals).
+        project: Where the scales are reduced to one: "auto" for before the last global pool or flatten (at the output
+            if there is none, or if the outputs are maps), the name of a module for after it (what follows stays
+            ordinary), None for nowhere.
+        reduce: "max", "mean" or "logsumexp", as in `ScaleProject`.
+        scale_extent: T, number of scales every convolution but the first sees; the weights of neighbors start at zero.
+        pooling: "as-is"; "growing" for max pooling windows scaled with the kernel, which is more equivariant and equal
+            at the first scale; or "average" for average instead of max pooling.
+        downsampling: "as-is", or "centered" for average pooling after convolutions instead of strides. Average pooling
+            improves equivariance and changes the first scale, so the network must be fine-tuned.
+        antialias: Whether every scale sees the image at its own resolution, without details too fine for a grid coarser
+            by that scale, and kernels are optimal for images that are shrunk with a filter, as cameras and Pillow do.
+            Maps of larger scales are then smooth, and their means and maxima shift along the scales as they should.
+        strict: Whether to raise an error for parts that cannot be converted; otherwise they are kept and listed in
+            `unconverted`.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -107,79 +98,69 @@ def to_scale_equivariant(
         before 2
     """
     scales = as_scales(scales)
-    _check_choices(pooling, downsampling, reduce)
+    check_choice(_WHO, "pooling", pooling, ("as-is", "growing", "average"))
+    downsampling = "centered" if downsampling == "centred" else downsampling
+    check_choice(_WHO, "downsampling", downsampling, ("as-is", "centered"))
+    ScaleProject(reduce)  # checks it
     check_extent(_WHO, scale_extent, len(scales))
     warn_of_steps(_WHO, scale_extent, scales)
     first = _check_model(model)
     _check_name(model, project)
-    watch = _watched(model, first, example, must=project is not None or example is not None)
-    refused = _refused(model, first.weight.ndim - 2, watch, pooling, downsampling)
-    trial = None if watch is None else Trial(model, _example(first, example), scales, reduce)
-    if trial is not None and strict:
-        _raise(trial.dependence())
-    problem = None
-    for place in _places(watch, project):
-        kept = set(refused)
+    record = _recorded(model, first, example, required=project is not None or example is not None)
+    refused = _refused(model, first.weight.ndim - 2, record, pooling, downsampling)
+    trial = None if record is None else Trial(model, _example(first, example), scales, reduce)
+    problem = trial.dependence() if trial is not None and strict else None
+    for place in [] if problem else _places(record, project):
+        unchanged = set(refused)
         if trial is not None:
-            received, problem = trial.received(place)
+            sizes, problem = trial.batch_sizes(place)
             if problem is not None:
                 continue
-            one_scale = {name for name, batches in received.items() if batches == {trial.batch}}
-            if project not in ("auto", None):  # a user who names a place means what comes before it
+            one_scale = {name for name, batches in sizes.items() if batches == {trial.batch}}
+            spatial = {name for name, part in model.named_modules() if is_spatial(part)}
+            if project == "auto" and len(scales) > 1 and spatial & one_scale & trial.called:
+                continue  # convolutions follow, which must see all scales
+            if project not in ("auto", None):  # what follows a named place need not be convertible
                 refused = {name: why for name, why in refused.items() if name not in one_scale}
-            idle = {name for name, part in model.named_modules() if is_spatial(part) and name not in received}
-            kept |= one_scale | idle
-        _refuse(model, refused, strict)
+            unchanged |= one_scale | (spatial - sizes.keys())
+        _check_refused(model, refused, strict)
         network = copy.deepcopy(model)
-        lifting = network.get_submodule(_lifting(model, watch))
-        held = {network.get_submodule(name) for name in kept}
-        parts = _Parts(scales, scale_extent, lifting, held, pooling, downsampling == "centred", antialias)
-        named = [name or type(model).__name__ for name in refused]
+        parts = _Replacement(
+            scales,
+            scale_extent,
+            network.get_submodule(_lifting(model, record)),
+            {network.get_submodule(name) for name in unchanged},
+            pooling,
+            downsampling == "centered",
+            antialias,
+        )
+        unconverted = [name or type(model).__name__ for name in refused]
         lift = FoldedLift(scales, first.weight.ndim - 2).to(first.weight) if antialias else None
-        exchange = exchanged(network, parts.chosen, parts.make)
-        net = ScaleEquivariant(exchange, scales, place, reduce, named, lift=lift)
-        net.training = model.training  # parts keep their own: frozen norms stay frozen
+        network = exchanged(network, parts.chosen, parts.make)
+        net = ScaleEquivariant(network, scales, place, reduce, unconverted, lift=lift)
+        net.training = model.training  # submodules keep their own: frozen norms stay in evaluation mode
         problem = None if trial is None else trial.problem(net)
         if problem is None:
             return net
     raise ValueError(f"{_WHO}: {problem}")
 
 
-def _raise(problem: str | None) -> None:
-    if problem is not None:
-        raise ValueError(f"{_WHO}: {problem}")
+@dataclass
+class _Replacement:
+    """Which modules of a network are replaced, and by what."""
 
-
-def _refuse(model: nn.Module, refused: dict[str, str], strict: bool) -> None:
-    if refused and strict:
-        listed = "; ".join(f"{name or type(model).__name__} ({reason})" for name, reason in refused.items())
-        raise ValueError(f"{_WHO}: cannot convert {listed}; give strict=False to keep that as it is")
-
-
-class _Parts:
-    """Which parts of a network are exchanged, and for what."""
-
-    def __init__(
-        self,
-        scales: Scales,
-        extent: int,
-        lifting: nn.Module,
-        kept: set[nn.Module],
-        pooling: str,
-        centred: bool,
-        antialias: bool,
-    ) -> None:
-        self.scales, self.extent, self.lifting, self.kept = scales, extent, lifting, kept
-        self.pooling, self.centred, self.antialias = pooling, centred, antialias
-        self.made: dict[nn.Module, nn.Module] = {}  # a layer that is used twice stays one layer
+    scales: Scales
+    extent: int
+    lifting: nn.Module
+    unchanged: set[nn.Module]
+    pooling: str
+    centered: bool
+    antialias: bool
+    made: dict[nn.Module, nn.Module] = field(default_factory=dict)  # a layer that is used twice stays one layer
 
     def chosen(self, part: Any) -> bool:
-        if part in self.kept:
-            return False
-        strided = isinstance(part, PLAIN) and max(part.stride) > 1
-        return (
-            is_spatial(part) or (self.centred and strided) or (self.pooling != "as-is" and isinstance(part, MAX_POOLS))
-        )
+        pool = self.pooling != "as-is" and isinstance(part, MAX_POOLS)
+        return part not in self.unchanged and (is_spatial(part) or pool or (self.centered and is_strided(part)))
 
     def make(self, part: Any) -> nn.Module:
         if part not in self.made:
@@ -194,22 +175,12 @@ class _Parts:
             return MeanPool(part) if self.pooling == "average" else GrowingMaxPool(part, self.scales)
         if is_spatial(part):
             extent = 1 if part is self.lifting else self.extent  # it sees the image, the same at all scales
-            return FoldedConv(part, self.scales, extent, centred=self.centred, antialias=self.antialias)
+            return FoldedConv(part, self.scales, extent, centered=self.centered, antialias=self.antialias)
         return PooledPoint(part)
 
 
-def _check_choices(pooling: str, downsampling: str, reduce: str) -> None:
-    for name, value, known in (
-        ("pooling", pooling, ("as-is", "growing", "average")),
-        ("downsampling", downsampling, ("as-is", "centred")),
-    ):
-        if value not in known:
-            raise ValueError(f"{_WHO}: {name} must be one of {', '.join(known)}, got {value!r}")
-    ScaleProject(reduce)  # refuses what it does not know
-
-
 def _check_model(model: Any) -> Any:
-    """The first convolution of a network that can be converted, be it of one pixel."""
+    """Check that a network can be converted, and return its first convolution of any kernel size."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"{_WHO}: expected a module, got {type(model).__name__}")
     who = type(model).__name__
@@ -221,9 +192,9 @@ def _check_model(model: Any) -> Any:
         raise TypeError(f"{_WHO}: {who} is a wrapper: give its .module, and wrap the result")
     if any(isinstance(part, (FoldedConv, ScaleConvolution)) for part in model.modules()):
         raise ValueError(f"{_WHO}: {who} is scale-equivariant already")
-    if any(is_lazy(one) for one in model.parameters()):
+    if any(is_lazy(parameter) for parameter in model.parameters()):
         raise ValueError(f"{_WHO}: {who} has layers without weights yet: run it once on an image")
-    devices = sorted({str(one.device) for one in (*model.parameters(), *model.buffers())})
+    devices = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
     if len(devices) > 1:
         raise ValueError(f"{_WHO}: expected a network on one device, got {', '.join(devices)}")
     convolutions = [part for part in model.modules() if is_spatial(part)]
@@ -239,17 +210,22 @@ def _check_name(model: nn.Module, project: str | None) -> None:
     names = dict(model.named_modules())
     if project not in ("auto", None) and not (isinstance(project, str) and project and project in names):
         children = ", ".join(name for name, _ in model.named_children())
-        said = f"a {type(project).__name__}" if isinstance(project, nn.Module) else repr(project)
-        raise ValueError(f"{_WHO}: project must be auto, None or the name of a module such as {children}, got {said}")
+        got = f"a {type(project).__name__}" if isinstance(project, nn.Module) else repr(project)
+        raise ValueError(f"{_WHO}: project must be auto, None or the name of a module such as {children}, got {got}")
+
+
+def _check_refused(model: nn.Module, refused: dict[str, str], strict: bool) -> None:
+    if refused and strict:
+        listed = "; ".join(f"{name or type(model).__name__} ({why})" for name, why in refused.items())
+        raise ValueError(f"{_WHO}: cannot convert {listed}; give strict=False to keep that as it is")
 
 
 def _example(first: Any, example: Tensor | None) -> Tensor:
+    """Return one image that the network takes."""
     dims = first.weight.ndim - 2
     if example is None:
-        channels = first.weight.shape[1] * first.groups
-        generator = torch.Generator().manual_seed(0)
-        shape = (1, channels, *[_EXAMPLE_SIDE[dims]] * dims)
-        return torch.randn(shape, generator=generator, device="cpu").to(first.weight)
+        shape = (1, first.weight.shape[1] * first.groups, *[_EXAMPLE_SIDE[dims]] * dims)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0), device="cpu").to(first.weight)
     if not isinstance(example, Tensor) or example.ndim != dims + 2 or 0 in example.shape:
         got = f"shape {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
         raise ValueError(f"{_WHO}: expected an example [B, C, {', '.join('DHW'[3 - dims :])}], got {got}")
@@ -260,54 +236,55 @@ def _example(first: Any, example: Tensor | None) -> Tensor:
     return example[:1].detach().clone()  # the network may change it
 
 
-def _watched(model: nn.Module, first: Any, given: Tensor | None, *, must: bool) -> Watch | None:
-    """What the network does with an example; None where it need not take the one we make up."""
+def _recorded(model: nn.Module, first: Any, given: Tensor | None, *, required: bool) -> Recorder | None:
+    """Record a run on the example; None if the network does not take the default one and need not."""
     example = _example(first, given)
-    watch = Watch(example.ndim - 2, example)
+    record = Recorder(example)
     try:
-        with evaluated(model), watch.over(model):
-            model(example)
+        record.run(model, example)
     except Exception as error:
-        if not must:
+        if not required:
             return None
         hint = f"give images that it takes as example= (it was tried on {tuple(example.shape)})"
         raise ValueError(
             f"{_WHO}: {type(model).__name__} does not take the example: {reason(error)}; {hint}"
         ) from error
-    return watch
+    return record
 
 
-def _places(watch: Watch | None, project: str | None) -> Sequence[ProjectionPoint | None]:
-    """Where to reduce the scales, best first; None for nowhere."""
-    if project is None or watch is None:
+def _places(record: Recorder | None, project: str | None) -> Sequence[ProjectionPoint | None]:
+    """Return the places where scales may be reduced, best first; None for nowhere."""
+    if project is None or record is None:
         return [None]
     if project == "auto":
-        return [place if watch.calls[place.module] > 1 else place._replace(call=0) for place in watch.places] + [OUTPUT]
-    if project not in watch.calls:
+        return [place if record.calls[place.module] > 1 else place._replace(call=0) for place in record.places] + [
+            OUTPUT
+        ]
+    if project not in record.calls:
         raise ValueError(f"{_WHO}: {project!r} cannot be the place of the projection: the network never calls it")
-    calls = watch.calls[project]
+    calls = record.calls[project]
     return [ProjectionPoint(project, call=calls if calls > 1 else 0)]
 
 
-def _lifting(model: nn.Module, watch: Watch | None) -> str:
-    """The convolution of more than one pixel that is called first."""
+def _lifting(model: nn.Module, record: Recorder | None) -> str:
+    """Return the convolution of more than one pixel that is called first."""
     names = [str(name) for name, part in model.named_modules() if is_spatial(part)]
-    called = [] if watch is None else [name for name in watch.order if name in names]
+    called = [] if record is None else [name for name in record.calls if name in names]
     return (called or names)[0]
 
 
-def _refused(model: nn.Module, dims: int, watch: Watch | None, pooling: str, downsampling: str) -> dict[str, str]:
-    """Names of modules that cannot be converted, and why."""
+def _refused(model: nn.Module, dims: int, record: Recorder | None, pooling: str, downsampling: str) -> dict[str, str]:
+    """Return the names of modules that cannot be converted, and why."""
     refused: dict[str, str] = {}
     parts: list[tuple[str, Any]] = list(model.named_modules())
     for name, part in parts:
-        if isinstance(part, _FOREIGN):
+        if isinstance(part, _UNSUPPORTED):
             refused[name] = type(part).__name__
         elif pooling != "as-is" and isinstance(part, MAX_POOLS) and part.return_indices:
             refused[name] = f"{type(part).__name__} that returns indices"
         elif is_spatial(part) and part.weight.ndim - 2 != dims:
             refused[name] = f"{type(part).__name__} in a network of {dims} spatial axes"
-        elif is_spatial(part) or (downsampling == "centred" and is_strided(part)):
+        elif is_spatial(part) or (downsampling == "centered" and is_strided(part)):
             try:
                 call = call_of(part)
             except ValueError as error:
@@ -315,11 +292,11 @@ def _refused(model: nn.Module, dims: int, watch: Watch | None, pooling: str, dow
             else:
                 if not is_spatial(part) and any(map(any, call.pads)):
                     refused[name] = f"a strided {type(part).__name__} of one pixel with padding"
-    if watch is not None:
+    if record is not None:
         layers = {name for name, part in parts if isinstance(part, PLAIN)}
         pools = {name for name, part in parts if isinstance(part, MAX_POOLS)}
-        refused |= {name: why for name, why in watch.foreign.items() if name not in layers | set(refused)}
+        refused |= {name: why for name, why in record.unsupported.items() if name not in layers | set(refused)}
         if pooling != "as-is":
-            refused |= {name: why for name, why in watch.maxima.items() if name not in pools | set(refused)}
+            refused |= {name: why for name, why in record.max_pools.items() if name not in pools | set(refused)}
     inside = tuple(f"{name}." for name in refused if name)
     return {name: why for name, why in refused.items() if not name.startswith(inside)}

@@ -1,4 +1,4 @@
-"""Ordinary convolutions at every scale, on batches that hold all scales: what converted networks are made of."""
+"""Layers of converted networks: ordinary convolutions and pools on batches that hold all scales."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from ..basis import DiscreteBasis
 from ..basis.stencil import CONVOLUTION
 from ..fold import fold, unfold
-from ..functional import Layout, convolve, kernels, scale_maps
+from ..functional import convolve, kernels, scale_maps
+from ..functional.layout import Layout
 from ..nn.fixed import FixedTensors
 from ..resample import kernel_reach, kernel_weights
 from ..scales import Scales
 
 PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
-# Of layers: weights, and the kernels made of them. Outside of the layers, so that copies and files do not have them.
-_KEPT: WeakKeyDictionary[FoldedConv, tuple[list[Tensor], list[Tensor]]] = WeakKeyDictionary()
+# Layer -> weights and the kernels computed from them. Outside of the layers, so that copies and files have none.
+_KERNELS: WeakKeyDictionary[FoldedConv, tuple[list[Tensor], list[Tensor]]] = WeakKeyDictionary()
 _DENSE_SIDE = 15  # of the largest kernel that is solved as a whole; larger ones are products of their axes
 _DENSE_DILATION = 4  # larger ones are rounded to whole pixels: at most half a pixel off at five pixels and more
 
@@ -34,17 +35,17 @@ _DENSE_DILATION = 4  # larger ones are rounded to whole pixels: at most half a p
 class FoldedConv(FixedTensors):
     """A convolution at every scale, scales along the batch: [S * B, C, ...] -> [S * B, C', ...].
 
-    Holds the weights of the ordinary convolution that it is made of, under their names and in their shape. Scale k sees
-    its part of the batch through the kernel enlarged by `scales[k]`; at the first that is the kernel itself. Every
-    scale keeps the centre, size, stride and padding of the ordinary convolution. Dilations above 4 are rounded to whole
-    pixels; a causal convolution, padded on one side, is enlarged about its centre too, and sees ahead.
+    Holds the weights of the ordinary convolution under their names and in their shape. Scale k sees its part of the
+    batch through the kernel enlarged by `scales[k]`; at the first scale that is the kernel itself. Every scale keeps
+    the center, size, stride and padding of the ordinary convolution. Dilations above 4 are rounded to whole pixels; a
+    causal convolution, padded on one side, is enlarged about its center too, and sees ahead.
 
     Args:
         conv: A convolution, or one of a subclass that pads and then convolves.
-        scales: The factors of enlargement, over the first one.
-        scale_extent: T, how many neighbouring scales each output sees; the weights of neighbours start at zero.
-        centred: Whether to convolve without stride and take means of the stride's size instead.
-        antialias: Whether enlarged kernels are the best for images that are shrunk with a filter.
+        scales: Factors of enlargement, over the first one.
+        scale_extent: T, number of scales each output sees; the weights of neighbors start at zero.
+        centered: Whether to convolve without stride and then average over windows of the stride.
+        antialias: Whether enlarged kernels are optimal for images that are shrunk with a filter.
 
     Example:
         >>> conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
@@ -53,7 +54,7 @@ class FoldedConv(FixedTensors):
     """
 
     def __init__(
-        self, conv: Any, scales: Scales, scale_extent: int = 1, *, centred: bool = False, antialias: bool = False
+        self, conv: Any, scales: Scales, scale_extent: int = 1, *, centered: bool = False, antialias: bool = False
     ) -> None:
         super().__init__()
         call = call_of(conv)
@@ -61,29 +62,30 @@ class FoldedConv(FixedTensors):
         self.weight, self.bias = conv.weight, conv.bias
         self.in_channels, self.out_channels = call.groups * conv.weight.shape[1], conv.weight.shape[0]
         self.kernel_size: tuple[int, ...] = tuple(conv.weight.shape[2:])
-        # Those of the ordinary convolution, for networks that ask their layers.
+        # Those of the ordinary convolution, for networks that read them.
         self.stride, self.padding, self.dilation, self.groups = conv.stride, conv.padding, conv.dilation, conv.groups
         if scale_extent > 1:
             self.neighbours = nn.Parameter(conv.weight.new_zeros(scale_extent - 1, *conv.weight.shape))
         placed = _placed(self.kernel_size, call.dilation, scales, antialias)
-        pads = tuple(_pads(one, placed[0], call) for one in placed)
-        averaged = centred and max(call.stride) > 1
+        pads = tuple(kernel.pads(placed[0], call.pads) for kernel in placed)
+        averaged = centered and max(call.stride) > 1
         stride = (1,) * self.spatial_dims if averaged else call.stride
-        self.layout = Layout(stride, call.groups, call.padding_mode, tuple(one.dilation for one in placed), pads)
+        self.layout = Layout(stride, call.groups, call.padding_mode, tuple(kernel.dilation for kernel in placed), pads)
         self.before = call.padded
         self.after = mean_pool(call.stride) if averaged else nn.Identity()
         # A buffer per distinct stencil; none where the kernel is the weights themselves.
-        self._names = tuple("" if one.functions is None else f"stencil{one.source}" for one in placed)
-        self.fix({f"stencil{one.source}": one.functions for one in placed if one.functions is not None}, conv.weight)
+        functions = {f"stencil{kernel.source}": kernel.functions for kernel in placed if kernel.functions is not None}
+        self._names = tuple("" if kernel.functions is None else f"stencil{kernel.source}" for kernel in placed)
+        self.fix(functions, conv.weight)
 
     def kernels(self) -> list[Tensor]:
-        """The kernel of every scale, [T, C', C / groups, side, ...]."""
+        """Return the kernel of every scale, [T, C', C / groups, side, ...]."""
         weight = self.weight[None]
         if self.scale_extent > 1:
             weight = torch.cat([weight, self.neighbours])
         flat = weight.flatten(3).movedim(0, 2)  # [C', C / groups, T, F]
-        made = {name: kernels(flat, [self.get_buffer(name)])[0] for name in set(self._names) if name}
-        return [made[name] if name else weight for name in self._names]
+        enlarged = {name: kernels(flat, [self.get_buffer(name)])[0] for name in set(self._names) if name}
+        return [enlarged[name] if name else weight for name in self._names]
 
     def forward(self, input: Tensor) -> Tensor:
         count, x = len(self._names), input
@@ -95,39 +97,49 @@ class FoldedConv(FixedTensors):
             )
         y = convolve(unfold(self.before(x), count), self._ready_kernels(), self.bias, self.layout)
         out: Tensor = self.after(fold(y))
-        return out.contiguous() if input.is_contiguous() else out  # as networks that take views expect
+        return out.contiguous() if input.is_contiguous() else out  # for networks that take views
 
     def _ready_kernels(self) -> list[Tensor]:
-        """The kernels, kept while nothing is trained and weights stay equal: one image can cost less than they do."""
+        """Return the kernels, cached without gradients while weights stay equal: one image can cost less than they."""
         if torch.is_grad_enabled() or not self.weight.is_cpu or _traced(self.weight):
-            _KEPT.pop(self, None)
+            _KERNELS.pop(self, None)
             return self.kernels()
         weights = [self.weight] if self.scale_extent == 1 else [self.weight, self.neighbours]
-        kept = _KEPT.get(self)
-        if kept is None or not all(_equal(one, other) for one, other in zip(kept[0], weights, strict=True)):
-            kept = _KEPT[self] = [one.detach().clone() for one in weights], self.kernels()
-        return kept[1]
+        cached = _KERNELS.get(self)
+        if cached is None or not all(map(_equal, cached[0], weights)):
+            cached = _KERNELS[self] = [weight.detach().clone() for weight in weights], self.kernels()
+        return cached[1]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        if self.scale_extent > 1:  # weights of an ordinary network have no neighbours
+        if self.scale_extent > 1:  # weights of an ordinary network have no neighbors
             like = state_dict.get(f"{prefix}weight", self.neighbours)
             state_dict.setdefault(f"{prefix}neighbours", like.new_zeros(self.neighbours.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
-        said = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, {self.scales!r}"
-        said += f", stride={self.layout.stride}" if max(self.layout.stride) > 1 else ""
-        said += f", groups={self.layout.groups}" if self.layout.groups > 1 else ""
-        return said + (f", scale_extent={self.scale_extent}" if self.scale_extent > 1 else "")
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, {self.scales!r}"
+        text += f", stride={self.layout.stride}" if max(self.layout.stride) > 1 else ""
+        text += f", groups={self.layout.groups}" if self.layout.groups > 1 else ""
+        return text + (f", scale_extent={self.scale_extent}" if self.scale_extent > 1 else "")
+
+
+def _traced(weight: Tensor) -> bool:
+    """Return whether the computation is traced, or the weight is not the layer's own parameter."""
+    if torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined, no-untyped-call]
+        return True
+    return _get_current_dispatch_mode() is not None or type(weight) is not nn.Parameter
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
 
 
 class FoldedLift(FixedTensors):
-    """An image once for every scale, scales along the batch: [B, C, ...] -> [S * B, C, ...].
+    """An image repeated for every scale along the batch, each at its own resolution: [B, C, ...] -> [S * B, C, ...].
 
-    Every scale gets it at its own resolution: through the filter by which images are shrunk by that scale, but not
-    shrunk. What kernels enlarged by a scale see is then what the kernels themselves see of the image shrunk by it; for
-    odd ratios, for which the shrunk image has its pixels where the image has some, exactly so. The first scale gets the
-    image itself.
+    Each copy passes the filter by which images are shrunk by that scale, but is not subsampled. Enlarged kernels then
+    see in it what the kernels themselves see in the shrunk image; exactly so for odd ratios, for which the pixels of
+    the shrunk image lie on pixels of the image. The first scale gets the image itself.
     """
 
     def __init__(self, scales: Scales, spatial_dims: int) -> None:
@@ -155,7 +167,7 @@ class FoldedLift(FixedTensors):
 
 
 def _shrinking_filter(ratio: float) -> Tensor:
-    """The filter by which `resample` shrinks an image along an axis with antialiasing, around a pixel."""
+    """Return the filter with which `resample` shrinks an image along an axis with antialiasing, around a pixel."""
     if ratio == 1:
         return torch.ones(1, dtype=torch.float64)
     reach = kernel_reach(ratio, "cubic", True)
@@ -164,17 +176,15 @@ def _shrinking_filter(ratio: float) -> Tensor:
 
 
 class MeanPool(nn.Module):
-    """Means instead of a pool's maxima: windows side by side, of its stride, as many as it has."""
+    """Average pooling instead of a max pool: adjacent windows of its stride, and its output size."""
 
     def __init__(self, pool: Any) -> None:
         super().__init__()
-        dims = pool_dims(pool)
-        self.sizes = copy.deepcopy(pool)  # says how many
-        stride = per_axis(pool.stride, dims)
+        self.sizes = copy.deepcopy(pool)  # gives the output size
+        stride = per_axis(pool.stride, pool_dims(pool))
         self.means = mean_pool(stride)
         if max(stride) == 1:
-            kind: Any = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[dims - 1]
-            self.means = kind(pool.kernel_size, 1, pool.padding, count_include_pad=False)
+            self.means = _AVG_POOLS[len(stride) - 1](pool.kernel_size, 1, pool.padding, count_include_pad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.means(x)
@@ -184,10 +194,10 @@ class MeanPool(nn.Module):
 
 
 class GrowingMaxPool(nn.Module):
-    """A max pool whose windows grow with the scale, scales along the batch: [S * B, C, ...] -> [S * B, C, ...].
+    """Max pooling with windows scaled with the kernel, scales along the batch: [S * B, C, ...] -> [S * B, C, ...].
 
-    Windows are dilated about their centre, at the first scale they are the pool's own. Between integers a dilation is a
-    mix of the two next to it, and a window with its centre between pixels the mean of the two next to that.
+    Windows are dilated about their center; at the first scale they are the pool's own. A fractional dilation mixes the
+    two nearest integers, and a window centered between pixels is the mean of the two next to it.
     """
 
     def __init__(self, pool: Any, scales: Scales) -> None:
@@ -197,43 +207,41 @@ class GrowingMaxPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = scale_maps(unfold(x, len(self.ratios)))
-        return torch.cat([self._mixed(part, ratio) for part, ratio in zip(parts, self.ratios, strict=True)])
+        return torch.cat([self._interpolated(part, ratio) for part, ratio in zip(parts, self.ratios, strict=True)])
 
-    def _mixed(self, x: Tensor, ratio: float) -> Tensor:
+    def _interpolated(self, x: Tensor, ratio: float) -> Tensor:
         below = math.floor(ratio)
-        pooled = self._centred(x, below)
-        return pooled if ratio == below else torch.lerp(pooled, self._centred(x, below + 1), ratio - below)
+        pooled = self._centered(x, below)
+        return pooled if ratio == below else torch.lerp(pooled, self._centered(x, below + 1), ratio - below)
 
-    def _centred(self, x: Tensor, factor: int) -> Tensor:
+    def _centered(self, x: Tensor, factor: int) -> Tensor:
         size, stride, padding, dilation = (
             per_axis(number, self.spatial_dims)
             for number in (self.pool.kernel_size, self.pool.stride, self.pool.padding, self.pool.dilation)
         )
         counts = self.pool(x[:1, :1]).shape[2:]
-        # Twice what a window of that dilation reaches further out than the pool's own.
+        # Twice the extra reach of a window of that dilation over the pool's own.
         excess = [(factor - 1) * step * (taps - 1) for taps, step in zip(size, dilation, strict=True)]
-        placed = []
+        pooled = []
         for late in (0, 1) if any(number % 2 for number in excess) else (0,):
             y = x
-            for axis in range(self.spatial_dims):  # maxima along rows of maxima along columns, faster than torch's pool
+            for axis in range(self.spatial_dims):  # separable, which is faster than torch's pool
                 before = padding[axis] + (excess[axis] + 1 - late) // 2
                 taps = (tap * factor * dilation[axis] - before for tap in range(size[axis]))
-                seen = (_every(y, axis + 2, first, stride[axis], counts[axis]) for first in taps)
-                y = functools.reduce(torch.maximum, seen)
-            placed.append(y)
-        y = placed[0] if len(placed) == 1 else (placed[0] + placed[1]) / 2
+                strided = (_strided(y, axis + 2, first, stride[axis], counts[axis]) for first in taps)
+                y = functools.reduce(torch.maximum, strided)
+            pooled.append(y)
+        y = pooled[0] if len(pooled) == 1 else (pooled[0] + pooled[1]) / 2
         reach = [factor * step * (taps - 1) for taps, step in zip(size, dilation, strict=True)]
-        if factor == 1 or (
-            not torch.compiler.is_compiling() and all(a < b for a, b in zip(reach, x.shape[2:], strict=True))
-        ):
-            return y
-        return torch.where(y == -math.inf, self.pool(x), y)  # windows that reach over a small map altogether
+        fits = not torch.compiler.is_compiling() and all(a < b for a, b in zip(reach, x.shape[2:], strict=True))
+        # Windows larger than a small map may hold none of its pixels.
+        return y if factor == 1 or fits else torch.where(y == -math.inf, self.pool(x), y)
 
 
-def _every(x: Tensor, axis: int, first: int, step: int, count: int) -> Tensor:
-    """Entries first, first + step... of an axis, so many, those outside of it -inf."""
+def _strided(x: Tensor, axis: int, first: int, step: int, count: int) -> Tensor:
+    """Return `count` entries first, first + step, ... of an axis, -inf outside of it."""
     before = max(0, -(first // step))
-    traced = torch.compiler.is_compiling()  # where sizes are unknown
+    traced = torch.compiler.is_compiling()  # sizes are unknown
     before = before if traced else min(before, count)
     taken = x[(slice(None),) * axis + (slice(first + before * step, None, step),)]
     after = count - before - taken.shape[axis]
@@ -243,12 +251,12 @@ def _every(x: Tensor, axis: int, first: int, step: int, count: int) -> Tensor:
 
 
 def pool_dims(pool: nn.Module) -> int:
-    """Along how many axes a max pool goes."""
+    """Return the number of spatial axes of a max pool."""
     return 1 + MAX_POOLS.index(next(kind for kind in MAX_POOLS if isinstance(pool, kind)))
 
 
 class PooledPoint(nn.Module):
-    """A strided 1x1 convolution as a mean and a 1x1 convolution of every pixel, under the names of its weights."""
+    """A strided 1x1 convolution as average pooling and a 1x1 convolution, under the names of its weights."""
 
     def __init__(self, conv: Any) -> None:
         super().__init__()
@@ -260,22 +268,13 @@ class PooledPoint(nn.Module):
         return y
 
 
-def _traced(weight: Tensor) -> bool:
-    """Whether somebody looks at what is computed, or the weight is not the layer's own."""
-    if torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined, no-untyped-call]
-        return True
-    return _get_current_dispatch_mode() is not None or type(weight) is not nn.Parameter
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+_AVG_POOLS: Sequence[Any] = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 
 
 def mean_pool(size: Sequence[int]) -> nn.Module:
-    """Means of windows side by side, those at the far end of what is inside the image."""
-    pool: Any = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[len(size) - 1]
-    made: nn.Module = pool(tuple(size), ceil_mode=True, count_include_pad=False)
-    return made
+    """Return average pooling over adjacent windows; the last ones average over pixels inside the image."""
+    pool: nn.Module = _AVG_POOLS[len(size) - 1](tuple(size), ceil_mode=True, count_include_pad=False)
+    return pool
 
 
 class Call(NamedTuple):
@@ -286,14 +285,14 @@ class Call(NamedTuple):
     dilation: tuple[int, ...]
     groups: int
     padding_mode: str
-    padded: nn.Module  # what is done to the input before
+    padded: nn.Module  # applied to the input first
 
 
 def call_of(conv: Any) -> Call:
-    """How a convolution is called, also by subclasses that pad and then convolve; ValueError for other ones."""
+    """Return how a convolution is called, also by subclasses that pad and then convolve; ValueError for others."""
     base: Any = next(kind for kind in PLAIN if isinstance(conv, kind))
     if any(conv._parameters.get(name) is not getattr(conv, name) for name in ("weight", "bias")):
-        raise ValueError("its weights are computed by a parametrisation: remove that first")
+        raise ValueError("its weights are computed by a parametrization: remove that first")
     own = ValueError(f"{type(conv).__name__} has a forward of its own that is not padding layers and the convolution")
     if "forward" in vars(conv):  # tracing would see that of its class
         raise own
@@ -303,34 +302,29 @@ def call_of(conv: Any) -> Call:
         return Call(conv.stride, pads, conv.dilation, conv.groups, conv.padding_mode, nn.Identity())
     try:
         graph = fx.Tracer().trace(conv)
-    except Exception as error:  # whatever a forward may raise when it meets a symbol instead of a tensor
+    except Exception as error:  # a forward may raise anything when it meets a symbol instead of a tensor
         raise own from error
     steps = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     *first, last = steps or [None]
     if not all(_pads_only(conv, node) for node in first) or not _convolves(conv, last):
         raise own
-    said = dict(zip(("stride", "padding", "dilation", "groups"), (1, 0, 1, 1), strict=True))
-    said |= dict(zip(said, last.args[3:], strict=False)) | {key: last.kwargs[key] for key in said if key in last.kwargs}
-    dims = conv.weight.ndim - 2
-    if isinstance(said["padding"], str):
+    options = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+    options |= dict(zip(options, last.args[3:], strict=False))
+    options |= {key: last.kwargs[key] for key in options if key in last.kwargs}
+    if isinstance(options["padding"], str):
         raise own
-    return Call(
-        per_axis(said["stride"], dims),
-        tuple((pixels, pixels) for pixels in per_axis(said["padding"], dims)),
-        per_axis(said["dilation"], dims),
-        said["groups"],
-        "zeros",
-        nn.Sequential(*(conv.get_submodule(node.target) for node in first)),
-    )
+    stride, padding, dilation = (per_axis(options[key], conv.weight.ndim - 2) for key in list(options)[:3])
+    padded = nn.Sequential(*(conv.get_submodule(node.target) for node in first))
+    return Call(stride, tuple(zip(padding, padding, strict=True)), dilation, options["groups"], "zeros", padded)
 
 
 def per_axis(value: Any, dims: int) -> tuple[int, ...]:
-    """A number, or one for each axis, as one for each axis."""
+    """Expand a number to one per axis."""
     return (value,) * dims if isinstance(value, int) else tuple(value)
 
 
 def _pads_only(conv: nn.Module, node: Any) -> bool:
-    """Whether a step of a forward is a layer that pads."""
+    """Return whether a step of a forward is a padding layer."""
     if node.op != "call_module":
         return False
     layer = conv.get_submodule(node.target)
@@ -338,102 +332,89 @@ def _pads_only(conv: nn.Module, node: Any) -> bool:
 
 
 def _convolves(conv: Any, node: Any) -> bool:
-    """Whether a step of a forward is the convolution with the layer's own weight and bias."""
+    """Return whether a step of a forward is the convolution with the layer's own weight and bias."""
     if node is None or node.target is not CONVOLUTION[conv.weight.ndim - 2] or len(node.users) != 1:
         return False
-    given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
-    bias = given.get("bias")
+    arguments = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
+    bias = arguments.get("bias")
     named = "bias" if getattr(bias, "op", None) == "get_attr" and bias.target == "bias" else None
-    return given["weight"].target == "weight" and named == (None if conv.bias is None else "bias")
+    return arguments["weight"].target == "weight" and named == (None if conv.bias is None else "bias")
 
 
-class _Placed(NamedTuple):
-    """The pixels of a kernel at one scale, and how they are laid on the image along each axis."""
+class _PlacedKernel(NamedTuple):
+    """The pixels of a kernel at one scale, and how they lie on the image along each axis."""
 
     functions: Tensor | None  # [F, ...]; None for the pixels themselves
     source: int  # the scale whose functions these are
     dilation: tuple[int, ...]
-    before: tuple[int, ...]  # pixels before the centre
+    before: tuple[int, ...]  # pixels before the center
     after: tuple[int, ...]
+
+    def pads(self, first: _PlacedKernel, pads: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """Return the padding that keeps center and size as they are at the first scale."""
+        extents = zip(pads, self.before, self.after, first.before, first.after, strict=True)
+        return tuple((pad[0] + b - b0, pad[1] + a - a0) for pad, b, a, b0, a0 in extents)
 
 
 @lru_cache(maxsize=64)  # networks have many kernels and few sizes
+@torch.inference_mode(False)  # cached tensors may be used in training
 def _placed(
     kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales, antialias: bool
-) -> tuple[_Placed, ...]:
-    """The pixels of a kernel at every scale: dilated where the ratio is an integer, the discrete basis elsewhere."""
-    with torch.inference_mode(False):  # what is cached is for everyone
-        return tuple(_laid(kernel_size, dilation, scales, antialias))
-
-
-def _laid(kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales, antialias: bool) -> list[_Placed]:
+) -> list[_PlacedKernel]:
+    """Return the pixels of a kernel at every scale: dilated for integer ratios, the discrete basis elsewhere."""
     reach = [step * (side - 1) for side, step in zip(kernel_size, dilation, strict=True)]
-    steps = [step if side > 1 else 1 for side, step in zip(kernel_size, dilation, strict=True)]
-    placed: list[_Placed] = []
-    solved: list[_Placed] = []
+    largest_step = max(step if side > 1 else 1 for side, step in zip(kernel_size, dilation, strict=True))
+    placed: list[_PlacedKernel] = []
+    solved: list[_PlacedKernel] = []
     for k in range(len(scales)):
         ratio: float | None = scales.integer_ratio(k)
-        if ratio is None and max(steps) > _DENSE_DILATION:
+        if ratio is None and largest_step > _DENSE_DILATION:
             ratio = scales.ratio(k)
-        if ratio is not None:
-            factors = [round(ratio * step) for step in dilation]
-            before = [round(ratio * (length // 2)) for length in reach]
-            after = [(side - 1) * factor - b for side, factor, b in zip(kernel_size, factors, before, strict=True)]
-            placed.append(_Placed(None, k, tuple(factors), tuple(before), tuple(after)))
-        else:
+        if ratio is None:
             solved = solved or _enlarged(kernel_size, dilation, scales, antialias)
             placed.append(solved[k])
+            continue
+        factors = [round(ratio * step) for step in dilation]
+        before = [round(ratio * (length // 2)) for length in reach]
+        after = [(side - 1) * factor - b for side, factor, b in zip(kernel_size, factors, before, strict=True)]
+        placed.append(_PlacedKernel(None, k, tuple(factors), tuple(before), tuple(after)))
     return placed
 
 
 def _enlarged(
     kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales, antialias: bool
-) -> list[_Placed]:
-    """The discrete basis of a kernel: the optimum for cubes, else the products of those along the axes."""
+) -> list[_PlacedKernel]:
+    """Return the discrete basis of a kernel: optimal for equal sides, else the product of those along the axes."""
     dims, side, step = len(kernel_size), kernel_size[0], dilation[0]
     whole = step * (side - 1) + 1
     if len(set(zip(kernel_size, dilation, strict=True))) == 1 and (dims == 1 or whole <= _DENSE_SIDE):
         basis = DiscreteBasis(whole, scales, spatial_dims=dims, antialias=antialias)
         chosen = torch.arange(whole**dims).reshape([whole] * dims)[(slice(None, None, step),) * dims].flatten()
         return [
-            _Placed(one.functions[chosen], source, *((number,) * dims for number in (one.dilation, *one.reach)))
-            for one, source in zip(basis.stencils, basis.sources, strict=True)
+            _PlacedKernel(s.functions[chosen], source, *((number,) * dims for number in (s.dilation, *s.reach)))
+            for s, source in zip(basis.stencils, basis.sources, strict=True)
         ]
     axes = [_enlarged((side,), (step,), scales, antialias) for side, step in zip(kernel_size, dilation, strict=True)]
-    return [
-        _Placed(
-            _product([one.functions for one in parts if one.functions is not None]),
-            max(one.source for one in parts),
-            *(
-                tuple(number for one in parts for number in getattr(one, key))
-                for key in ("dilation", "before", "after")
-            ),
+    placed = []
+    for parts in zip(*axes, strict=True):
+        functions = functools.reduce(_product, (part.functions for part in parts if part.functions is not None))
+        dilations, before, after = (
+            tuple(getattr(part, key)[0] for part in parts) for key in ("dilation", "before", "after")
         )
-        for parts in zip(*axes, strict=True)
-    ]
+        placed.append(_PlacedKernel(functions, max(part.source for part in parts), dilations, before, after))
+    return placed
 
 
-def _product(axes: Sequence[Tensor]) -> Tensor:
-    """Functions of the axes multiplied out: [F1, k1], [F2, k2] -> [F1 * F2, k1, k2]."""
-    product = axes[0]
-    for axis in axes[1:]:
-        product = torch.einsum("f...,gk->fg...k", product, axis).flatten(0, 1)
-    return product
-
-
-def _pads(one: _Placed, first: _Placed, call: Call) -> tuple[tuple[int, int], ...]:
-    """Padding at a scale that keeps centre and size as they are at the first."""
-    return tuple(
-        (before + one.before[axis] - first.before[axis], after + one.after[axis] - first.after[axis])
-        for axis, (before, after) in enumerate(call.pads)
-    )
-
-
-def is_strided(part: Any) -> bool:
-    """Whether a layer is an ordinary convolution of one pixel that leaves out pixels."""
-    return isinstance(part, PLAIN) and not is_spatial(part) and max(part.stride) > 1
+def _product(first: Tensor, axis: Tensor) -> Tensor:
+    """Multiply functions of the first axes with those of one more: [F1, ...], [F2, k] -> [F1 * F2, ..., k]."""
+    return torch.einsum("f...,gk->fg...k", first, axis).flatten(0, 1)
 
 
 def is_spatial(part: Any) -> bool:
-    """Whether a layer is an ordinary convolution of more than one pixel."""
+    """Return whether a module is an ordinary convolution of more than one pixel."""
     return isinstance(part, PLAIN) and math.prod(part.weight.shape[2:]) > 1
+
+
+def is_strided(part: Any) -> bool:
+    """Return whether a module is an ordinary convolution of one pixel with a stride."""
+    return isinstance(part, PLAIN) and not is_spatial(part) and max(part.stride) > 1

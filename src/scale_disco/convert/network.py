@@ -1,10 +1,10 @@
-"""A converted network: scales into the batch, the network on them, scales reduced to one."""
+"""A converted network: scales folded into the batch, the network on them, scales reduced to one."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,24 +13,37 @@ from torch.utils._pytree import tree_map
 from ..fold import unfold
 from ..nn import ScaleProject
 from ..scales import Scales
-from .watch import ProjectionPoint
 
 _PREFIX = "network."
 
 
+class ProjectionPoint(NamedTuple):
+    """Where scales are reduced: before or after a call of a module, or at the output if its name is empty."""
+
+    module: str
+    before: bool = False
+    call: int = 0  # which call of the module, counted from 1; 0 for all
+
+    def __str__(self) -> str:
+        return f"{'before' if self.before else 'after'} {self.module}" if self.module else "at the output"
+
+
+OUTPUT = ProjectionPoint("")
+
+
 class ScaleEquivariant(nn.Module):
-    """A network of images that runs at several scales: [B, C, ...] -> what the network gives.
+    """A network that runs at several scales: images [B, C, ...] -> the network's output.
 
     Inside, `network` runs on [S * B, C, ...], all scales in one batch, up to `place`, where `project` reduces them to
     one; outputs that do not pass there are reduced at the end. Without `project` outputs have a scale axis,
-    [B, C, S, ...]. The `state_dict` has the network's own names: its checkpoints load, and the other way round.
+    [B, C, S, ...]. Keys of the `state_dict` are the network's own, so checkpoints load in both directions.
 
     Attributes:
         network: The network, with its own attributes: replace a classifier as `converted.network.fc = ...`.
-        scales: Of the kernels, over the first one.
+        scales: Scales of the kernels.
         project: A `ScaleProject`, or None.
         place: Where it is applied.
-        unconverted: Names of layers that were kept as they are, and of modules that do what cannot be converted.
+        unconverted: Names of layers that were kept, and of modules with operations that cannot be converted.
     """
 
     def __init__(
@@ -50,10 +63,7 @@ class ScaleEquivariant(nn.Module):
         if place is not None and place.module:
             self._reduction = _Reduction(len(scales), self.project, place)
             module = network.get_submodule(place.module)
-            if place.before:
-                module.register_forward_pre_hook(self._reduction)
-            else:
-                module.register_forward_hook(self._reduction)
+            (module.register_forward_pre_hook if place.before else module.register_forward_hook)(self._reduction)
         self._lift = lift
         self.network = network
         self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
@@ -62,17 +72,15 @@ class ScaleEquivariant(nn.Module):
     def forward(self, images: Tensor) -> Any:
         if self._reduction is not None:
             self._reduction.start()
-        # repeat would need a number of axes to trace
+        # Not repeat, which needs a number of axes to trace.
         lifted = torch.cat([images] * len(self.scales)) if self._lift is None else self._lift(images)
-        output = self.network(lifted)
-        return tree_map(lambda x: self._reduced(x, images), output)
+        return tree_map(lambda x: self._reduced(x, images), self.network(lifted))
 
     def _reduced(self, output: Any, images: Tensor) -> Any:
-        """An output that still holds all scales, with these reduced or as an axis."""
-        count = len(self.scales)
+        """Reduce the scales of an output that still has all of them, or unfold them to an axis."""
         if not isinstance(output, Tensor) or (self._reduction is not None and output.shape[0] == images.shape[0]):
             return output
-        return _reduced(output, count, self.project)
+        return _reduced(output, len(self.scales), self.project)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, nn.Module) and name not in ("network", "project", "_lift") and hasattr(self.network, name):
@@ -93,14 +101,14 @@ class ScaleEquivariant(nn.Module):
 
 
 class _Reduction:
-    """A hook that reduces the scales of what a module takes or gives."""
+    """A hook that reduces the scales of a module's input or output."""
 
     def __init__(self, count: int, project: nn.Module | None, place: ProjectionPoint) -> None:
         self.count, self.project, self.place = count, project, place
-        self.calls: dict[int, int] = {}  # of the module in this run of the network, by thread
+        self.calls: dict[int, int] = {}  # of the module in this forward pass, by thread
 
     def start(self) -> None:
-        """A run of the network begins."""
+        """Reset the count of calls at the start of a forward pass."""
         if self.place.call:
             self.calls[_thread()] = 0
 
@@ -120,14 +128,14 @@ def _thread() -> int:
 
 
 def _reduced(x: Tensor, count: int, project: nn.Module | None) -> Tensor:
-    """[S * B, C, ...] -> [B, C, ...], or (None) [B, C, S, ...]; the same without channels."""
+    """Reduce [S * B, C, ...] -> [B, C, ...], or unfold it (None) to [B, C, S, ...]; also without channels."""
     maps = unfold(x, count) if x.ndim > 1 else unfold(x[:, None], count)
     maps = maps if project is None else project(maps)
     return maps if x.ndim > 1 else maps[:, 0]
 
 
 def _without_prefix(module: nn.Module, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
-    for key in [key for key in state if key.startswith(prefix)]:  # all of them, so that their order stays
+    for key in [key for key in state if key.startswith(prefix)]:  # all of them, to keep their order
         own = key.removeprefix(prefix)
         state[prefix + own.removeprefix(_PREFIX)] = state.pop(key)
 

@@ -1,4 +1,4 @@
-"""Exchange modules of a network for others."""
+"""Replacement of modules in a network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def exchanged(module: nn.Module, chosen: Callable[[nn.Module], bool], make: Callable[[Any], nn.Module]) -> nn.Module:
-    """The module with every chosen part, or itself if chosen, exchanged for what is made of it."""
+    """Replace every chosen submodule, or the module itself, by what `make` returns for it; return the result."""
     if chosen(module):
         return make(module)
     for name, part in list(module.named_modules(remove_duplicate=False)):
@@ -19,6 +19,6 @@ def exchanged(module: nn.Module, chosen: Callable[[nn.Module], bool], make: Call
 
 
 def replace(module: nn.Module, name: str, new: nn.Module) -> None:
-    """Set the submodule of this name."""
+    """Replace the submodule of this name."""
     parent, _, own = name.rpartition(".")
     setattr(module.get_submodule(parent), own, new)

@@ -1,9 +1,9 @@
-"""Kernels of 3x3 and 5x5 taps on the CPU by Winograd's tiles (Lavin and Gray 2016).
+"""3x3 and 5x5 convolutions on the CPU by Winograd's minimal filtering (Lavin and Gray 2016), in tiles.
 
-A convolution is a product of polynomials, and those are multiplied point by point. Kernels, and tiles of the image that
-give 4x4 output pixels, are evaluated at as many points as a tile has pixels; channels mix at every point by itself.
-That is 2.25 multiplications a pixel for 9 taps and 4 for 25. Few channels do not repay the evaluation and run directly.
-A pixel that is not finite reaches all of the output tiles that see it, at most three taps farther than a kernel does.
+A convolution is a product of polynomials, which can be multiplied point by point. Kernels, and tiles of the image that
+yield 4x4 output pixels, are evaluated at as many points as a tile has pixels; channels mix at each point separately.
+That takes 2.25 multiplications per pixel for 9 taps and 4 for 25. With few channels the evaluation costs more than it
+saves. NaN or infinity spreads to all output tiles that see it, at most three taps farther than a kernel reaches.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-_OUT = 4  # output pixels of a tile, along an axis
-# Per side of a kernel: points, beside infinity, that lose few digits. With it they are as many as a tile's side.
+_OUT = 4  # side of the output of a tile
+# Per kernel side: evaluation points with small rounding errors. With infinity there are as many as a tile's side.
 _POINTS = {3: (0, 2 / 3, -2 / 3, 3 / 2, -3 / 2), 5: (0, 1 / 2, -1 / 2, 1, -1, 2, -2)}
-_TILES = 128  # at a time, so that what is computed of them stays in the cache
-_KERNELS = 1 << 22  # numbers at a time in evaluated kernels
-_PIXELS = 1 << 10  # at least in all images
-_FILLED = 1.5  # times as many pixels at most in whole tiles
-_NUMBERS = 1 << 17  # at least in a kernel, such as 128 to 128 channels of 3x3 taps; twice that where nothing is trained
+_TILES = 128  # per step, to stay in the cache
+_KERNELS = 1 << 22  # values of evaluated kernels per step
+_PIXELS = 1 << 10  # minimum, in all images together
+_FILLED = 1.5  # maximum ratio of pixels in whole tiles to pixels in images
+_WEIGHTS = 1 << 17  # minimum in a kernel, such as 128 to 128 channels of 3x3 taps; twice that without gradients
 
 
 def pays(x: Tensor, kernel: Tensor, dilation: int = 1) -> bool:
-    """Whether `correlate` is the faster way, for images [B, C, H, W] and a kernel [C', C, side, side]."""
-    least = _NUMBERS if torch.is_grad_enabled() else 2 * _NUMBERS  # the way back gains more
+    """Return whether `correlate` is faster than `F.conv2d`, for [B, C, H, W] and a kernel [C', C, side, side]."""
+    least = _WEIGHTS if torch.is_grad_enabled() else 2 * _WEIGHTS  # the backward pass gains more
     return (
         kernel.ndim == 4
         and kernel.shape[-2] == kernel.shape[-1]
@@ -48,9 +48,9 @@ def pays(x: Tensor, kernel: Tensor, dilation: int = 1) -> bool:
 
 
 def correlate(x: Tensor, kernel: Tensor, dilation: int = 1) -> Tensor:
-    """`F.conv2d(x, kernel, padding=dilation * (side // 2), dilation=dilation)` for sides of 3 and 5, by tiles.
+    """Compute `F.conv2d(x, kernel, padding=dilation * (side // 2), dilation=dilation)` for sides 3 and 5.
 
-    Channels are last in the memory of the result.
+    The result is channels_last.
 
     Example:
         >>> x, kernel = torch.randn(2, 3, 14, 14), torch.randn(4, 3, 5, 5)
@@ -64,7 +64,7 @@ def correlate(x: Tensor, kernel: Tensor, dilation: int = 1) -> Tensor:
 class _Correlate(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, kernel: Tensor, dilation: int) -> Tensor:
-        into, of, out = (torch.from_numpy(one).to(x) for one in _evaluations(kernel.shape[-1]))
+        into, of, out = _matrices(kernel, x)
         grid = _Grid(x, kernel, dilation)
         tiles, y = grid.tiles(x), x.new_empty(len(x), *grid.spanned, len(kernel))
         blocks = grid.blocks(y)
@@ -83,23 +83,23 @@ class _Correlate(torch.autograd.Function):
         ctx.save_for_forward(x, kernel)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, kernel = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the slopes may be differentiated again
-            return *_direct_backward(slope, x, kernel, ctx.dilation, ctx.needs_input_grad[:2]), None
-        into, of, out = (torch.from_numpy(one).to(x) for one in _evaluations(kernel.shape[-1]))
+        if torch.is_grad_enabled():  # for second derivatives
+            return *_direct_backward(grad, x, kernel, ctx.dilation, ctx.needs_input_grad[:2]), None
+        into, of, out = _matrices(kernel, x)
         grid = _Grid(x, kernel, ctx.dilation)
-        tiles, slopes = grid.tiles(x), grid.blocks(grid.framed(slope, grid.spanned, 0))
-        x_slope, kernel_slope = x.new_zeros(len(x), *grid.framing, x.shape[1]), torch.empty_like(kernel)
+        tiles, grads = grid.tiles(x), grid.blocks(grid.framed(grad, grid.spanned, 0))
+        x_grad, kernel_grad = x.new_zeros(len(x), *grid.framing, x.shape[1]), torch.empty_like(kernel)
         for outputs in grid.outputs:
             points = _evaluate(of, kernel[outputs].flatten(2).movedim(2, 0))
-            points_slope = torch.empty_like(points)
+            points_grad = torch.empty_like(points)
             for number, part in enumerate(grid.parts):
-                mixed_slope = _evaluate(out, slopes[part][..., outputs])
-                points_slope.baddbmm_(mixed_slope.mT, _evaluate(into, tiles[part]), beta=min(number, 1))
-                grid.add(x_slope, part, into.T @ (mixed_slope @ points).flatten(1))
-            kernel_slope[outputs] = (points_slope.flatten(1).T @ of).view_as(kernel_slope[outputs])
-        return grid.cut(x_slope, grid.margin), kernel_slope, None
+                mixed_grad = _evaluate(out, grads[part][..., outputs])
+                points_grad.baddbmm_(mixed_grad.mT, _evaluate(into, tiles[part]), beta=min(number, 1))
+                grid.add(x_grad, part, into.T @ (mixed_grad @ points).flatten(1))
+            kernel_grad[outputs] = (points_grad.flatten(1).T @ of).view_as(kernel_grad[outputs])
+        return grid.cut(x_grad, grid.margin), kernel_grad, None
 
     @staticmethod
     def jvp(ctx: Any, x_change: Tensor | None, kernel_change: Tensor | None, _: None) -> Tensor:
@@ -117,19 +117,20 @@ def _direct(x: Tensor, kernel: Tensor, dilation: int) -> Tensor:
 
 
 def _direct_backward(
-    slope: Tensor, x: Tensor, kernel: Tensor, dilation: int, wanted: Sequence[bool]
+    grad: Tensor, x: Tensor, kernel: Tensor, dilation: int, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     pads, steps = [dilation * (kernel.shape[-1] // 2)] * 2, [dilation] * 2
-    found = torch.ops.aten.convolution_backward(
-        slope, x, kernel, None, [1, 1], pads, steps, False, [0, 0], 1, [*wanted, False]
+    x_grad, kernel_grad, _ = torch.ops.aten.convolution_backward(
+        grad, x, kernel, None, [1, 1], pads, steps, False, [0, 0], 1, [*wanted, False]
     )
-    return found[0], found[1]
+    return x_grad, kernel_grad
 
 
 class _Grid:
-    """How tiles lie on images: one per block of 4x4 pixels, reaching into the next blocks; a dilation interleaves them.
+    """The tiles of images: one per block of 4x4 pixels, overlapping the next blocks; dilated tiles interleave.
 
-    Views of tiles and blocks are [side, side, B, rows, dilation, columns, dilation, C], frames [B, H, W, C].
+    Views of tiles and blocks are [side, side, B, rows, dilation, columns, dilation, C]; frames are zero-padded images
+    [B, H, W, C].
     """
 
     def __init__(self, x: Tensor, kernel: Tensor, dilation: int) -> None:
@@ -137,7 +138,7 @@ class _Grid:
         self.margin = dilation * (kernel.shape[-1] // 2)
         block, self.spanned = _OUT * dilation, _spanned(x, dilation)
         self.rows, self.columns = (side // block for side in self.spanned)
-        self.framing = self.spanned[0] + block, self.spanned[1] + block  # with what the last tiles reach into
+        self.framing = self.spanned[0] + block, self.spanned[1] + block  # with the overlap of the last tiles
         row = self.columns * dilation**2
         self.parts = [
             (slice(None), slice(None), images, rows)
@@ -147,13 +148,13 @@ class _Grid:
         self.outputs = _parts(len(kernel), _KERNELS // (self.side**2 * x.shape[1]))
 
     def framed(self, x: Tensor, size: tuple[int, int], margin: int) -> Tensor:
-        """Images [B, C, H, W] in frames of zeros."""
+        """Copy images [B, C, H, W] into frames."""
         frame = x.new_zeros(len(x), *size, x.shape[1])
         self.cut(frame, margin).copy_(x)
         return frame
 
     def cut(self, frame: Tensor, margin: int) -> Tensor:
-        """The images in frames."""
+        """Return the images of frames, as a view."""
         height, width = self.size
         return frame[:, margin : margin + height, margin : margin + width].permute(0, 3, 1, 2)
 
@@ -168,7 +169,7 @@ class _Grid:
         return blocks.as_strided((self.side, self.side, *blocks.shape[2:]), blocks.stride())
 
     def add(self, frame: Tensor, part: tuple[slice, ...], tiles: Tensor) -> None:
-        """Add tiles to frames."""
+        """Add overlapping tiles to frames."""
         blocks = self.blocks(frame)[part[:3]]
         tiles = tiles.view(self.side, self.side, blocks.shape[2], -1, self.dilation, self.columns, *blocks.shape[-2:])
         for (down, ys), (right, xs) in product(enumerate((slice(0, _OUT), slice(_OUT, None))), repeat=2):
@@ -178,25 +179,29 @@ class _Grid:
 
 
 def _spanned(x: Tensor, dilation: int) -> tuple[int, int]:
-    """Pixels of images, filled up to whole blocks."""
+    """Return the image size rounded up to whole blocks."""
     height, width = (_OUT * dilation * math.ceil(side / (_OUT * dilation)) for side in x.shape[2:])
     return height, width
 
 
 def _parts(count: int, most: int) -> list[slice]:
-    """0 to `count` in equal parts of at most so many."""
+    """Split range(count) into equal slices of at most `most`."""
     size = math.ceil(count / math.ceil(count / max(most, 1)))
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
 def _evaluate(matrix: Tensor, values: Tensor) -> Tensor:
-    """A matrix [P, N] applied to the first axes of values: [N, ..., C] -> [P, all others, C]."""
+    """Apply a matrix [P, N] to the first axes of values: [N, ..., C] -> [P, all others, C]."""
     return (matrix @ values.reshape(matrix.shape[1], -1)).view(len(matrix), -1, values.shape[-1])
+
+
+def _matrices(kernel: Tensor, x: Tensor) -> list[Tensor]:
+    return [torch.from_numpy(matrix).to(x) for matrix in _evaluations(kernel.shape[-1])]
 
 
 @lru_cache
 def _evaluations(taps: int) -> tuple[NDArray[np.float64], ...]:
-    """Into points from tiles, of kernels, and (transposed) out of them: [points, pixels of each], for both axes."""
+    """Return matrices [points, pixels] over both axes: tiles to points, kernels to points, and (transposed) back."""
 
     def powers(count: int) -> Any:
         return np.vstack([np.vander(_POINTS[taps], count, increasing=True), np.eye(count)[-1]])
@@ -204,4 +209,4 @@ def _evaluations(taps: int) -> tuple[NDArray[np.float64], ...]:
     # The coefficients of a product are its values times the inverse of `powers`; correlation is the adjoint of that.
     into, of, out = np.linalg.inv(powers(_OUT + taps - 1)).T, powers(taps), powers(_OUT)
     size = np.abs(into).max(1, keepdims=True)
-    return tuple(np.kron(one, one) for one in (into / size, of * size, out))
+    return tuple(np.kron(matrix, matrix) for matrix in (into / size, of * size, out))

@@ -1,4 +1,4 @@
-"""Layers on feature maps [B, C, S, ...]: thin modules over `functional`, with the manners of `torch.nn`."""
+"""Layers on feature maps [B, C, S, ...]: thin modules over `functional` that follow the conventions of `torch.nn`."""
 
 from .conv import ScaleConv1d, ScaleConv2d, ScaleConv3d, ScaleLift1d, ScaleLift2d, ScaleLift3d
 from .norm import ScaleBatchNorm1d, ScaleBatchNorm2d, ScaleBatchNorm3d, ScaleDropout

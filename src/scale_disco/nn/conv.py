@@ -5,140 +5,24 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..basis import Basis
 from ..checks import check_count
-from ..functional import check_extent, check_input, convolve, kernels, lay_out, lift
+from ..functional import apply_kernels, kernels
+from ..functional.layout import check_extent, lay_out
 from ..scales import Scales
-from .fixed import FixedTensors
+from .fixed import FixedTensors, SpatialDims
 
 
-class ScaleConvolution(FixedTensors):
-    """What all scale convolutions share: weights [C', C / groups, (T,) F] over a basis, and how kernels are laid."""
+class ScaleConvolution(SpatialDims, FixedTensors):
+    """Base of all scale convolutions: weights [C', C / groups, (T,) F] over a basis, and their layout."""
 
-    spatial_dims: ClassVar[int]
+    scale_extent: int | None = None  # T; None for layers that take images
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        basis: Basis,
-        stride: int,
-        padding: str | int,
-        groups: int,
-        bias: bool,
-        padding_mode: str,
-        extent: tuple[int, ...],
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
-        super().__init__()
-        who = type(self).__name__
-        if not isinstance(basis, Basis):
-            raise TypeError(f"{who}: expected a basis such as DiscreteBasis(3, scales), got {basis!r}")
-        if basis.spatial_dims != self.spatial_dims:
-            raise ValueError(f"{who}: expected a basis of {self.spatial_dims} spatial axes, got {basis.spatial_dims}")
-        self.layout = lay_out(who, basis, stride, padding, groups, padding_mode)
-        self._padding = padding
-        for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
-            if check_count(who, name, channels, 1) % self.groups:
-                raise ValueError(f"{who}: {name} must be a multiple of the {self.groups} groups, got {channels}")
-        self.in_channels, self.out_channels, self.basis = int(in_channels), int(out_channels), basis
-        shape = (out_channels, in_channels // groups, *extent, basis.num_functions)
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
-        # A buffer per distinct stencil; the dilations of a discrete basis share one.
-        self._names = tuple(f"stencil{source}" for source in basis.sources)
-        self.fix({name: basis.stencils[k].functions for k, name in enumerate(self._names)}, self.weight)
-        self.reset_parameters()
-
-    @property
-    def lifting(self) -> bool:
-        """Whether the layer takes images, not feature maps."""
-        return self.weight.ndim == 3
-
-    # What the layout was made from cannot change after it.
-    @property
-    def stride(self) -> int:
-        return self.layout.stride[0]
-
-    @property
-    def groups(self) -> int:
-        return self.layout.groups
-
-    @property
-    def padding_mode(self) -> str:
-        return self.layout.padding_mode
-
-    @property
-    def padding(self) -> str | int:
-        return self._padding
-
-    def reset_parameters(self) -> None:
-        """Random weights that keep the variance through a deep ReLU network at every scale (He), no bias.
-
-        `basis.power` is what the basis does to the variance. All of it lies in the kernel's own scale: the weights of
-        neighbouring scales start at zero, since the last scale has no neighbours and would fade with every layer.
-        """
-        with torch.no_grad():
-            own = self.weight if self.lifting else self.weight[:, :, 0]
-            self.weight.zero_()
-            own.normal_(0, math.sqrt(2 / (self.weight.shape[1] * self.basis.power)))
-            if self.bias is not None:
-                self.bias.zero_()
-
-    def kernels(self) -> list[Tensor]:
-        """The kernel of every scale, [(T,) C', C / groups, side, ...]."""
-        return kernels(self.weight, [self.get_buffer(name) for name in self._names])
-
-    def get_extra_state(self) -> Tensor:
-        """Which basis the weights belong to, as JSON in bytes: a tensor, so that every file format can hold it."""
-        text = json.dumps({"spec": self.basis.spec, "fingerprint": self.basis.fingerprint}, sort_keys=True)
-        return torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Refuse weights that were made with another basis."""
-        who = type(self).__name__
-        try:
-            said = json.loads(bytes(state.round().to(torch.uint8).tolist()))  # also where all tensors were cast
-            spec, fingerprint = said["spec"], [float(number) for number in said["fingerprint"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{who}: the checkpoint's note on its basis is damaged ({error})") from error
-        mine = self.basis.fingerprint
-        if len(mine) != len(fingerprint) or not all(
-            math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(mine, fingerprint, strict=True)
-        ):
-            raise ValueError(
-                f"{who}: the checkpoint was made with another basis: {json.dumps(spec, sort_keys=True)}; "
-                f"this layer has {json.dumps(self.basis.spec, sort_keys=True)}"
-            )
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any
-    ) -> None:
-        note = f"{prefix}_extra_state"
-        if note in state_dict:
-            self.set_extra_state(state_dict[note])  # before any weight is overwritten
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
-        if note in missing:  # plain weights without the note, such as those of an ordinary network, are welcome
-            missing.remove(note)
-
-    def extra_repr(self) -> str:
-        parts = [f"{self.in_channels}, {self.out_channels}, {self.basis!r}"]
-        defaults = {"stride": 1, "padding": "same", "groups": 1, "padding_mode": "zeros"}
-        parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
-        if self.bias is None:
-            parts.append("bias=False")
-        if not self.lifting and self.weight.shape[2] > 1:
-            parts.append(f"scale_extent={self.weight.shape[2]}")
-        return ", ".join(parts)
-
-
-class _ScaleLift(ScaleConvolution):
     def __init__(
         self,
         in_channels: int,
@@ -153,13 +37,98 @@ class _ScaleLift(ScaleConvolution):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            in_channels, out_channels, basis, stride, padding, groups, bias, padding_mode, (), device, dtype
-        )
+        super().__init__()
+        who = type(self).__name__
+        if not isinstance(basis, Basis):
+            raise TypeError(f"{who}: expected a basis such as DiscreteBasis(3, scales), got {basis!r}")
+        if basis.spatial_dims != self.spatial_dims:
+            raise ValueError(f"{who}: expected a basis of {self.spatial_dims} spatial axes, got {basis.spatial_dims}")
+        self.layout = lay_out(who, basis, stride, padding, groups, padding_mode)
+        self._padding = padding
+        for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if check_count(who, name, channels, 1) % self.groups:
+                raise ValueError(f"{who}: {name} must be a multiple of the {self.groups} groups, got {channels}")
+        self.in_channels, self.out_channels, self.basis = int(in_channels), int(out_channels), basis
+        extent = () if self.scale_extent is None else (self.scale_extent,)
+        shape = (out_channels, in_channels // groups, *extent, basis.num_functions)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        # A buffer per distinct stencil; the dilations of a discrete basis share one.
+        self._names = tuple(f"stencil{source}" for source in basis.sources)
+        self.fix({name: basis.stencils[k].functions for k, name in enumerate(self._names)}, self.weight)
+        self.reset_parameters()
+
+    @property
+    def lifting(self) -> bool:
+        """Whether the layer takes images, not feature maps."""
+        return self.scale_extent is None
+
+    # Read-only: the layout is computed from them.
+    stride = property(lambda self: self.layout.stride[0])
+    groups = property(lambda self: self.layout.groups)
+    padding = property(lambda self: self._padding)
+    padding_mode = property(lambda self: self.layout.padding_mode)
+
+    def reset_parameters(self) -> None:
+        """Initialize weights so that a deep ReLU network keeps the variance at every scale (He), and zero the bias.
+
+        `basis.power` is the gain of the basis in variance. Weights of neighboring scales start at zero: the last scale
+        has no neighbors, and its variance would shrink with every layer.
+        """
+        with torch.no_grad():
+            own = self.weight if self.lifting else self.weight[:, :, 0]
+            self.weight.zero_()
+            own.normal_(0, math.sqrt(2 / (self.weight.shape[1] * self.basis.power)))
+            if self.bias is not None:
+                self.bias.zero_()
+
+    def kernels(self) -> list[Tensor]:
+        """Return the kernel of every scale, [(T,) C', C / groups, side, ...]."""
+        return kernels(self.weight, [self.get_buffer(name) for name in self._names])
 
     def forward(self, x: Tensor) -> Tensor:
-        check_input(type(self).__name__, x, self.weight, self.in_channels, self.spatial_dims)
-        return lift(x, self.kernels(), self.bias, self.layout)
+        return apply_kernels(type(self).__name__, x, self.kernels(), self.bias, self.layout)
+
+    def get_extra_state(self) -> Tensor:
+        """Return the spec and fingerprint of the basis as JSON in a uint8 tensor, which every file format can hold."""
+        text = json.dumps({"spec": self.basis.spec, "fingerprint": self.basis.fingerprint}, sort_keys=True)
+        return torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Raise an error if the weights belong to another basis."""
+        who, own = type(self).__name__, self.basis.fingerprint
+        try:
+            note = json.loads(bytes(state.round().to(torch.uint8).tolist()))  # rounded, as all tensors may be cast
+            spec, fingerprint = note["spec"], [float(number) for number in note["fingerprint"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{who}: the checkpoint's note on its basis is damaged ({error})") from error
+        if len(own) != len(fingerprint) or not all(
+            math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(own, fingerprint, strict=True)
+        ):
+            raise ValueError(
+                f"{who}: the checkpoint was made with another basis: {json.dumps(spec, sort_keys=True)}; "
+                f"this layer has {json.dumps(self.basis.spec, sort_keys=True)}"
+            )
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any
+    ) -> None:
+        note = f"{prefix}_extra_state"
+        if note in state_dict:
+            self.set_extra_state(state_dict[note])  # before any weight is overwritten
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
+        if note in missing:  # optional: weights of an ordinary network have none
+            missing.remove(note)
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.in_channels}, {self.out_channels}, {self.basis!r}"]
+        defaults = {"stride": 1, "padding": "same", "groups": 1, "padding_mode": "zeros"}
+        parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
+        if self.bias is None:
+            parts.append("bias=False")
+        if self.scale_extent not in (None, 1):
+            parts.append(f"scale_extent={self.scale_extent}")
+        return ", ".join(parts)
 
 
 class _ScaleConv(ScaleConvolution):
@@ -181,39 +150,24 @@ class _ScaleConv(ScaleConvolution):
         if isinstance(basis, Basis):
             check_extent(type(self).__name__, scale_extent, len(basis.scales))
             warn_of_steps(type(self).__name__, scale_extent, basis.scales)
-        super().__init__(
-            in_channels,
-            out_channels,
-            basis,
-            stride,
-            padding,
-            groups,
-            bias,
-            padding_mode,
-            (scale_extent,),
-            device,
-            dtype,
-        )
         self.scale_extent = scale_extent
-
-    def forward(self, x: Tensor) -> Tensor:
-        scales = len(self._names)
-        check_input(type(self).__name__, x, self.weight, self.in_channels, self.spatial_dims, scales)
-        return convolve(x, self.kernels(), self.bias, self.layout)
+        super().__init__(
+            in_channels, out_channels, basis, stride, padding, groups, bias, padding_mode, device=device, dtype=dtype
+        )
 
 
 def warn_of_steps(who: str, extent: int, scales: Scales) -> None:
-    """Warn the caller's caller where neighbouring scales are used and are not equally far apart."""
+    """Warn the caller's caller if neighboring scales are used and their steps differ."""
     steps = [scales.ratio(k + 1, k) for k in range(len(scales) - 1)]
     if extent > 1 and max(steps) >= 1.01 * min(steps):  # the authors' scales are rounded
         warnings.warn(
-            f"{who}: scale_extent {extent} supposes equal steps between scales, got {scales}: neighbours will not be "
+            f"{who}: scale_extent {extent} assumes equal steps between scales, got {scales}: neighbors will not be "
             f"equivariant",
             stacklevel=3,
         )
 
 
-class ScaleLift1d(_ScaleLift):
+class ScaleLift1d(ScaleConvolution, spatial_dims=1):
     """Convolve a signal with one kernel at every scale: [B, C, W] -> [B, C', S, W']. See `ScaleLift2d`.
 
     Example:
@@ -223,10 +177,8 @@ class ScaleLift1d(_ScaleLift):
         torch.Size([2, 8, 3, 64])
     """
 
-    spatial_dims = 1
 
-
-class ScaleLift2d(_ScaleLift):
+class ScaleLift2d(ScaleConvolution, spatial_dims=2):
     """Convolve an image with one kernel at every scale: [B, C, H, W] -> [B, C', S, H', W'].
 
     Shrinking the input by a scale of the basis moves the output along S and shrinks it in space (Eq. 7 of the paper).
@@ -239,11 +191,11 @@ class ScaleLift2d(_ScaleLift):
         stride: Step between output pixels. For equivariance through a network prefer `ScaleBlurPool2d`.
         padding: "same" keeps H and W at every scale (divided by the stride, rounded up); "valid" keeps what the
             largest stencil covers; a number of pixels pads the image as for the largest stencil.
-        groups: Groups of channels that do not see each other.
-        bias: Whether to add a number to each output channel, the same at all scales.
-        padding_mode: What lies outside the image: zeros, circular, reflect or replicate.
-        device: Of the parameters.
-        dtype: Of the parameters.
+        groups: Number of groups of channels.
+        bias: Whether to add a bias to each output channel, the same at all scales.
+        padding_mode: Values outside the image: zeros, circular, reflect or replicate.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Example:
         >>> from scale_disco import DiscreteBasis
@@ -252,10 +204,8 @@ class ScaleLift2d(_ScaleLift):
         torch.Size([2, 8, 3, 32, 32])
     """
 
-    spatial_dims = 2
 
-
-class ScaleLift3d(_ScaleLift):
+class ScaleLift3d(ScaleConvolution, spatial_dims=3):
     """Convolve a volume with one kernel at every scale: [B, C, D, H, W] -> [B, C', S, D', H', W']. See `ScaleLift2d`.
 
     Example:
@@ -265,10 +215,8 @@ class ScaleLift3d(_ScaleLift):
         torch.Size([1, 4, 2, 8, 8, 8])
     """
 
-    spatial_dims = 3
 
-
-class ScaleConv1d(_ScaleConv):
+class ScaleConv1d(_ScaleConv, spatial_dims=1):
     """Scale convolution of a feature map of signals: [B, C, S, W] -> [B, C', S, W']. See `ScaleConv2d`.
 
     Example:
@@ -278,28 +226,20 @@ class ScaleConv1d(_ScaleConv):
         torch.Size([2, 8, 3, 64])
     """
 
-    spatial_dims = 1
 
-
-class ScaleConv2d(_ScaleConv):
+class ScaleConv2d(_ScaleConv, spatial_dims=2):
     """Scale convolution of a feature map (Eq. 3): [B, C, S, H, W] -> [B, C', S, H', W'].
 
     Output scale k sees input scales k, ..., k + T - 1 through kernels enlarged by scale k, zeros past the last scale.
-    What was shifted along S and shrunk in space at the input is so at the output, exactly between scales of integer
-    ratio. With a one-pixel basis, `DiscreteBasis(1, scales)`, it is one ordinary 1x1 convolution.
+    An input shifted along S and shrunk in space gives an output shifted and shrunk alike, exactly between scales of
+    integer ratio. With a one-pixel basis, `DiscreteBasis(1, scales)`, it is one ordinary 1x1 convolution.
 
     Args:
         in_channels: Channels of the input, at every scale.
         out_channels: Channels of the output, at every scale.
         basis: Stencils and scales; fixes the kernel size.
-        stride: Step between output pixels. For equivariance through a network prefer `ScaleBlurPool2d`.
-        padding: "same", "valid" or pixels, as in `ScaleLift2d`.
-        groups: Groups of channels that do not see each other; `in_channels` for a depthwise convolution.
-        bias: Whether to add a number to each output channel, the same at all scales.
-        padding_mode: What lies outside the image: zeros, circular, reflect or replicate.
-        scale_extent: T, how many neighbouring scales each output sees; more than one supposes equal steps between them.
-        device: Of the parameters.
-        dtype: Of the parameters.
+        stride, padding, groups, bias, padding_mode, device, dtype: As in `ScaleLift2d`.
+        scale_extent: T, number of scales each output sees; more than one assumes equal steps between scales.
 
     Example:
         >>> from scale_disco import DiscreteBasis
@@ -308,10 +248,8 @@ class ScaleConv2d(_ScaleConv):
         torch.Size([2, 32, 3, 32, 32])
     """
 
-    spatial_dims = 2
 
-
-class ScaleConv3d(_ScaleConv):
+class ScaleConv3d(_ScaleConv, spatial_dims=3):
     """Scale convolution of a feature map of volumes: [B, C, S, D, H, W] -> [B, C', S, D', H', W']. See `ScaleConv2d`.
 
     Example:
@@ -320,5 +258,3 @@ class ScaleConv3d(_ScaleConv):
         >>> conv(torch.randn(1, 2, 2, 8, 8, 8)).shape
         torch.Size([1, 4, 2, 8, 8, 8])
     """
-
-    spatial_dims = 3

@@ -1,9 +1,9 @@
-"""Tensors that belong to a layer and are neither trained nor saved."""
+"""Base classes of layers: fixed tensors that are neither trained nor saved, and the number of spatial axes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,17 +11,28 @@ from torch import Tensor, nn
 from ..functional import at_least_single
 
 
-class FixedTensors(nn.Module):
-    """A module with fixed tensors: buffers outside the `state_dict`, cast anew from float64 whenever the module moves.
+class SpatialDims:
+    """A class for 1, 2 or 3 spatial axes, given as `class Layer2d(Layer, spatial_dims=2)`."""
 
-    So a module that was in half precision and comes back has lost nothing of them, and one that was built on the meta
-    device gets them with its weights.
+    spatial_dims: ClassVar[int]
+
+    def __init_subclass__(cls, *, spatial_dims: int | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if spatial_dims is not None:
+            cls.spatial_dims = spatial_dims
+
+
+class FixedTensors(nn.Module):
+    """A module with fixed tensors: non-persistent buffers, cast again from float64 whenever the module moves.
+
+    They lose no precision when a module is cast to half and back, and appear with the weights of a module that was
+    built on the meta device.
     """
 
     _fixed: Mapping[str, Tensor] = {}
 
     def fix(self, tensors: Mapping[str, Tensor], like: Tensor) -> None:
-        """Keep float64 tensors under these names, on the device and in the (at least single) precision of another."""
+        """Register float64 tensors as buffers on the device and in the (at least single) precision of another."""
         self._fixed = dict(tensors)
         for name, tensor in tensors.items():
             self.register_buffer(name, at_least_single(tensor, like), persistent=False)

@@ -1,19 +1,16 @@
-"""Batch norm and dropout that treat all scales alike, as equivariance asks."""
+"""Batch norm and dropout that treat all scales alike, as equivariance requires."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..fold import fold, unfold
-from ..functional import check_shape
+from ..functional.layout import check_shape
+from .fixed import SpatialDims
 
 
-class _ScaleBatchNorm(nn.modules.batchnorm._BatchNorm):
-    spatial_dims: ClassVar[int]
-
+class _ScaleBatchNorm(SpatialDims, nn.modules.batchnorm._BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         check_shape(type(self).__name__, x, self.spatial_dims, channels=self.num_features)
         return unfold(super().forward(fold(x)), x.shape[2])
@@ -22,39 +19,33 @@ class _ScaleBatchNorm(nn.modules.batchnorm._BatchNorm):
         """Checked before folding, where the error can name the scale axis."""
 
 
-class ScaleBatchNorm1d(_ScaleBatchNorm):
+class ScaleBatchNorm1d(_ScaleBatchNorm, spatial_dims=1):
     """Batch norm of [B, C, S, W] with statistics over batch, scales and space. See `ScaleBatchNorm2d`."""
 
-    spatial_dims = 1
 
-
-class ScaleBatchNorm2d(_ScaleBatchNorm):
+class ScaleBatchNorm2d(_ScaleBatchNorm, spatial_dims=2):
     """Batch norm of [B, C, S, H, W] with one mean and variance per channel, over batch, scales and space.
 
-    Statistics of their own for every scale would tell the scales apart and end the equivariance. Arguments,
-    parameters and buffers are those of `torch.nn.BatchNorm2d`.
+    Separate statistics per scale would break equivariance. Arguments, parameters and buffers are those of
+    `torch.nn.BatchNorm2d`.
 
     Example:
         >>> ScaleBatchNorm2d(8)(torch.randn(2, 8, 3, 16, 16)).shape
         torch.Size([2, 8, 3, 16, 16])
     """
 
-    spatial_dims = 2
 
-
-class ScaleBatchNorm3d(_ScaleBatchNorm):
+class ScaleBatchNorm3d(_ScaleBatchNorm, spatial_dims=3):
     """Batch norm of [B, C, S, D, H, W] with statistics over batch, scales and space. See `ScaleBatchNorm2d`."""
-
-    spatial_dims = 3
 
 
 class ScaleDropout(nn.modules.dropout._DropoutNd):
-    """Zero whole channels of [B, C, S, ...] at random, at all scales and places together.
+    """Randomly zero whole channels of [B, C, S, ...], at all scales and positions together.
 
     A channel dropped at one scale only would look like a feature of that scale.
 
     Args:
-        p: Probability of a channel to be dropped.
+        p: Dropout probability of a channel.
         inplace: Whether to overwrite the input.
 
     Example:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..basis import DiscreteBasis
-from ..checks import check_count
+from ..checks import check_choice, check_count, check_positive
 from ..fold import fold, unfold
-from ..functional import Layout, check_shape, check_window, convolve_one, scale_maps
+from ..functional import convolve_one, scale_maps
+from ..functional.layout import check_shape, check_window, lay_out
 from ..scales import Scales, as_scales
-from .fixed import FixedTensors
+from .fixed import FixedTensors, SpatialDims
 
 
 def _max_pool1d(x: Tensor, size: int, stride: int, padding: int = 0, dilation: int = 1) -> Tensor:
-    """As `F.max_pool1d`, which torch.export pins to one width."""
+    """As `F.max_pool1d`, whose width torch.export would fix."""
     return F.max_pool2d(x[..., None], (size, 1), (stride, 1), (padding, 0), (dilation, 1))[..., 0]
 
 
@@ -30,10 +30,8 @@ _INTERPOLATION = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}, "cubic
 _TORCH_NAMES = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 
 
-class _ScalePool(nn.Module):
-    """Windows of one size at all scales, or (`scales`) windows that grow with the scale like the kernels."""
-
-    spatial_dims: ClassVar[int]
+class _ScalePool(SpatialDims, nn.Module):
+    """Pooling with windows of one size at all scales, or (`scales`) windows enlarged with the kernels."""
 
     def __init__(
         self,
@@ -45,21 +43,25 @@ class _ScalePool(nn.Module):
     ) -> None:
         super().__init__()
         who = type(self).__name__
-        kernel_size = check_count(who, "kernel_size", kernel_size, 1)
-        stride = kernel_size if stride is None else check_count(who, "stride", stride, 1)
-        padding = check_count(who, "padding", padding, 0)
+        self.kernel_size = check_count(who, "kernel_size", kernel_size, 1)
+        self.stride = self.kernel_size if stride is None else check_count(who, "stride", stride, 1)
+        self.padding = check_count(who, "padding", padding, 0)
         if 2 * padding > kernel_size:
             raise ValueError(f"{who}: padding must be at most half of kernel_size {kernel_size}, got {padding}")
         if scales is not None and padding != (kernel_size - 1) // 2:
             raise ValueError(
-                f"{who}: windows that follow the scale stay centred: padding must be {(kernel_size - 1) // 2} for "
+                f"{who}: windows that follow the scale stay centered: padding must be {(kernel_size - 1) // 2} for "
                 f"kernel_size {kernel_size}, got {padding}"
             )
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.scales = None if scales is None else as_scales(scales)
+        if self.scales is not None:
+            self.follow(self.scales)
+
+    def follow(self, scales: Scales) -> None:
+        """Prepare windows that follow the scale."""
 
     def check(self, x: Tensor) -> None:
-        """Refuse what is no feature map, of its scales where windows follow them."""
+        """Raise an error unless the input is a feature map, with the scales that windows follow, if any."""
         scales = None if self.scales is None else len(self.scales)
         check_shape(type(self).__name__, x, self.spatial_dims, scales=scales)
         check_window(type(self).__name__, x, self.spatial_dims, self.kernel_size - 2 * self.padding)
@@ -72,58 +74,43 @@ class _ScalePool(nn.Module):
 class _ScaleMaxPool(_ScalePool):
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        pool, scales = _MAX_POOL[self.spatial_dims], self.scales
+        pool, scales, size, dims = _MAX_POOL[self.spatial_dims], self.scales, self.kernel_size, self.spatial_dims
         if scales is None:
-            return unfold(pool(fold(x), self.kernel_size, self.stride, self.padding), x.shape[2])
+            return unfold(pool(fold(x), size, self.stride, self.padding), x.shape[2])
 
         def largest(x: Tensor, k: int) -> Tensor:
             dilation = max(round(scales.ratio(k)), 1)
             before = self.padding * dilation
-            # As many output pixels as the window of the first scale has.
-            after = 2 * self.padding + (self.kernel_size - 1) * (dilation - 1) - before
-            return pool(
-                F.pad(x, (before, after) * self.spatial_dims, value=-math.inf),
-                self.kernel_size,
-                self.stride,
-                0,
-                dilation,
-            )
+            after = 2 * self.padding + (size - 1) * (dilation - 1) - before  # the output size of the first scale
+            return pool(F.pad(x, (before, after) * dims, value=-math.inf), size, self.stride, 0, dilation)
 
         return _each_scale(x, largest)
 
 
-class _Enlarged(FixedTensors):
+class _EnlargedWindow(FixedTensors):
     """A window of weights, enlarged to every scale as the discrete basis enlarges kernels."""
 
     def enlarge(self, window: Tensor, scales: Scales, stride: int, cut: int = 0) -> None:
-        """Keep the window of each scale, and how it is laid: centred, `cut` pixels left out at the far ends."""
+        """Compute the centered window of each scale and its layout, without `cut` pixels at the far ends."""
         basis = DiscreteBasis(window.shape[0], scales, spatial_dims=window.ndim)
         windows = [torch.tensordot(window.double().flatten(), s.functions, dims=1) for s in basis.stencils]
         self.fix({f"window{k}": window for k, window in enumerate(windows)}, torch.empty(0))
-        pads = [(stencil.reach[0], stencil.reach[1] - cut) for stencil in basis.stencils]
-        self._layout = Layout.even(window.ndim, stride, 1, "zeros", [s.dilation for s in basis.stencils], pads)
+        layout = lay_out(type(self).__name__, basis, stride, "same", 1, "zeros")
+        pads = tuple(tuple((before, after - cut) for before, after in axes) for axes in layout.pads)
+        self._layout = layout._replace(pads=pads)
 
     def weigh(self, x: Tensor, k: int) -> Tensor:
-        """Weighted means of images over what their windows of scale k have inside the image."""
+        """Return weighted means over the part of the window of scale k inside the image."""
         window = self.get_buffer(f"window{k}").to(x)[None, None]
         kernel = window.expand(x.shape[1], *window.shape[1:])
         sums = convolve_one(x, kernel, None, self._layout._replace(groups=x.shape[1]), k)
         return sums / convolve_one(torch.ones_like(x[:1, :1]), window, None, self._layout, k)
 
 
-class _ScaleAvgPool(_ScalePool, _Enlarged):
-    def __init__(
-        self,
-        kernel_size: int,
-        stride: int | None = None,
-        padding: int = 0,
-        *,
-        scales: Scales | Sequence[float] | None = None,
-    ) -> None:
-        super().__init__(kernel_size, stride, padding, scales=scales)
-        if self.scales is not None:
-            window = torch.ones([kernel_size] * self.spatial_dims, device="cpu")
-            self.enlarge(window, self.scales, self.stride, cut=kernel_size - 1 - 2 * self.padding)
+class _ScaleAvgPool(_ScalePool, _EnlargedWindow):
+    def follow(self, scales: Scales) -> None:
+        window = torch.ones([self.kernel_size] * self.spatial_dims, device="cpu")
+        self.enlarge(window, scales, self.stride, cut=self.kernel_size - 1 - 2 * self.padding)
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
@@ -132,9 +119,7 @@ class _ScaleAvgPool(_ScalePool, _Enlarged):
         return _each_scale(x, self.weigh)
 
 
-class _ScaleBlurPool(_Enlarged):
-    spatial_dims: ClassVar[int]
-
+class _ScaleBlurPool(SpatialDims, _EnlargedWindow):
     def __init__(self, scales: Scales | Sequence[float], stride: int = 2) -> None:
         super().__init__()
         self.scales, self.stride = as_scales(scales), check_count(type(self).__name__, "stride", stride, 1)
@@ -154,32 +139,30 @@ class _ScaleBlurPool(_Enlarged):
 
 
 def _each_scale(x: Tensor, pool: Callable[[Tensor, int], Tensor]) -> Tensor:
-    return unfold(torch.cat([pool(one, k) for k, one in enumerate(scale_maps(x))]), x.shape[2])
+    return unfold(torch.cat([pool(maps, k) for k, maps in enumerate(scale_maps(x))]), x.shape[2])
 
 
 def _average(x: Tensor, size: int, stride: int, padding: int) -> Tensor:
-    if x.ndim == 5 and x.dtype in (torch.float16, torch.bfloat16):  # torch has no such average on CPU
+    if x.ndim == 5 and x.dtype in (torch.float16, torch.bfloat16):  # not in torch on CPU
         return F.avg_pool3d(x.float(), size, stride, padding).to(x.dtype)
     return _AVG_POOL[x.ndim - 2](x, size, stride, padding)
 
 
-class ScaleMaxPool1d(_ScaleMaxPool):
-    """Maximum over windows of [B, C, S, W], scale by scale. See `ScaleMaxPool2d`."""
-
-    spatial_dims = 1
+class ScaleMaxPool1d(_ScaleMaxPool, spatial_dims=1):
+    """Max pooling of [B, C, S, W] at every scale. See `ScaleMaxPool2d`."""
 
 
-class ScaleMaxPool2d(_ScaleMaxPool):
-    """Maximum over windows of [B, C, S, H, W], scale by scale.
+class ScaleMaxPool2d(_ScaleMaxPool, spatial_dims=2):
+    """Max pooling of [B, C, S, H, W] at every scale.
 
     Windows have one size at all scales, or follow the scale: dilated by its ratio to the first one, rounded to an
-    integer. Then, between scales of integer ratio, pooling commutes with subsampling exactly, as the kernels do. They
-    keep their first pixel in place, not their centre, so they are for subsampling and not for interpolation.
+    integer. Between scales of integer ratio pooling then commutes with subsampling exactly, as the kernels do. Such
+    windows are aligned at their first pixel, not their center: use them with subsampling, not with interpolation.
 
     Args:
-        kernel_size: Side of the window, at the first scale.
+        kernel_size: Side of the window at the first scale.
         stride: Step between windows; the side of the window by default.
-        padding: Pixels around the image, of no value; `(kernel_size - 1) // 2` where windows follow the scale.
+        padding: Pixels of -inf around the image; `(kernel_size - 1) // 2` for windows that follow the scale.
         scales: Scales to follow; None for windows of one size.
 
     Example:
@@ -187,33 +170,27 @@ class ScaleMaxPool2d(_ScaleMaxPool):
         torch.Size([2, 8, 3, 8, 8])
     """
 
-    spatial_dims = 2
+
+class ScaleMaxPool3d(_ScaleMaxPool, spatial_dims=3):
+    """Max pooling of [B, C, S, D, H, W] at every scale. See `ScaleMaxPool2d`."""
 
 
-class ScaleMaxPool3d(_ScaleMaxPool):
-    """Maximum over windows of [B, C, S, D, H, W], scale by scale. See `ScaleMaxPool2d`."""
-
-    spatial_dims = 3
+class ScaleAvgPool1d(_ScaleAvgPool, spatial_dims=1):
+    """Average pooling of [B, C, S, W] at every scale. See `ScaleAvgPool2d`."""
 
 
-class ScaleAvgPool1d(_ScaleAvgPool):
-    """Mean over windows of [B, C, S, W], scale by scale. See `ScaleAvgPool2d`."""
+class ScaleAvgPool2d(_ScaleAvgPool, spatial_dims=2):
+    """Average pooling of [B, C, S, H, W] at every scale.
 
-    spatial_dims = 1
-
-
-class ScaleAvgPool2d(_ScaleAvgPool):
-    """Mean over windows of [B, C, S, H, W], scale by scale.
-
-    Windows of one size are centred where rescaling wants them, between pixels: the simplest good way down;
-    `ScaleBlurPool2d` is a better one. Windows may also follow the scale: a window is a kernel of ones, enlarged as
-    `DiscreteBasis` enlarges kernels, dilated where ratios are integers and optimal elsewhere.
+    Windows of one size are aligned with rescaling, which works on half-pixel centers: the simplest good downsampling;
+    `ScaleBlurPool2d` is better. Windows may also follow the scale: a window is a kernel of ones, enlarged as
+    `DiscreteBasis` enlarges kernels, dilated for integer ratios and optimal elsewhere.
 
     Args:
-        kernel_size: Side of the window, at the first scale.
+        kernel_size: Side of the window at the first scale.
         stride: Step between windows; the side of the window by default.
-        padding: Pixels of zeros around the image. Where windows follow the scale it is `(kernel_size - 1) // 2`, and
-            means are over what is inside the image.
+        padding: Pixels of zeros around the image. For windows that follow the scale it is `(kernel_size - 1) // 2`, and
+            means are over pixels inside the image.
         scales: Scales to follow; None for windows of one size.
 
     Example:
@@ -221,27 +198,21 @@ class ScaleAvgPool2d(_ScaleAvgPool):
         torch.Size([2, 8, 3, 8, 8])
     """
 
-    spatial_dims = 2
+
+class ScaleAvgPool3d(_ScaleAvgPool, spatial_dims=3):
+    """Average pooling of [B, C, S, D, H, W] at every scale. See `ScaleAvgPool2d`."""
 
 
-class ScaleAvgPool3d(_ScaleAvgPool):
-    """Mean over windows of [B, C, S, D, H, W], scale by scale. See `ScaleAvgPool2d`."""
-
-    spatial_dims = 3
+class ScaleBlurPool1d(_ScaleBlurPool, spatial_dims=1):
+    """Blur enlarged with the scale, then average pooling of [B, C, S, W]. See `ScaleBlurPool2d`."""
 
 
-class ScaleBlurPool1d(_ScaleBlurPool):
-    """A blur that grows with the scale, then a mean over windows of [B, C, S, W]. See `ScaleBlurPool2d`."""
+class ScaleBlurPool2d(_ScaleBlurPool, spatial_dims=2):
+    """Blur enlarged with the scale, then average pooling of [B, C, S, H, W]: the recommended downsampling.
 
-    spatial_dims = 1
-
-
-class ScaleBlurPool2d(_ScaleBlurPool):
-    """A blur that grows with the scale, then a mean over windows of [B, C, S, H, W]: the way down we recommend.
-
-    The blur is [1, 2, 1] along each axis, enlarged as `DiscreteBasis` enlarges kernels, at the edge a mean over what is
-    inside; it takes away what ReLU made too fine for the coarser grid. The mean is centred between pixels, as rescaling
-    by interpolation is. On photographs the error of a six-layer network is several times below that with means alone
+    The blur is [1, 2, 1] along each axis, enlarged as `DiscreteBasis` enlarges kernels, at the edge a mean over pixels
+    inside the image; it removes what ReLU made too fine for the coarser grid. The mean is centered between pixels, like
+    rescaling by interpolation. On photos the error of a six-layer network is several times below that with means alone
     (results/equivariance.md). Under plain subsampling strides and windows that follow the scale are exact instead.
 
     Args:
@@ -253,23 +224,19 @@ class ScaleBlurPool2d(_ScaleBlurPool):
         torch.Size([2, 8, 3, 8, 8])
     """
 
-    spatial_dims = 2
 
-
-class ScaleBlurPool3d(_ScaleBlurPool):
-    """A blur that grows with the scale, then a mean over windows of [B, C, S, D, H, W]. See `ScaleBlurPool2d`."""
-
-    spatial_dims = 3
+class ScaleBlurPool3d(_ScaleBlurPool, spatial_dims=3):
+    """Blur enlarged with the scale, then average pooling of [B, C, S, D, H, W]. See `ScaleBlurPool2d`."""
 
 
 class ScaleUpsample(nn.Module):
-    """Enlarge feature maps in space, scale by scale: the counterpart of average pooling, for decoders.
+    """Upsample feature maps in space at every scale: the counterpart of average pooling, for decoders.
 
     Follow it by a scale convolution. A strided transposed convolution is not offered: its kernels at even dilations
     would never reach the pixels between those of the input.
 
     Args:
-        scale_factor: How much larger the maps become; `forward` may be given a size instead.
+        scale_factor: Ratio of output to input size; `forward` also takes a size.
         mode: "linear" (default), "nearest", "nearest-exact", or "cubic" for images; torch's "bilinear", "trilinear"
             and "bicubic" mean the same.
 
@@ -280,13 +247,10 @@ class ScaleUpsample(nn.Module):
 
     def __init__(self, scale_factor: float = 2, mode: str = "linear") -> None:
         super().__init__()
-        number = isinstance(scale_factor, (int, float)) and not isinstance(scale_factor, bool)
-        if not number or not 0 < scale_factor < math.inf:
-            raise ValueError(f"ScaleUpsample: scale_factor must be a positive number, got {scale_factor!r}")
-        mode, modes = _TORCH_NAMES.get(mode, mode), ("nearest", "nearest-exact", *_INTERPOLATION)
-        if mode not in modes:
-            raise ValueError(f"ScaleUpsample: mode must be one of {', '.join(modes)}, got {mode!r}")
-        self.scale_factor, self.mode = scale_factor, mode
+        check_positive("ScaleUpsample", "scale_factor", scale_factor)
+        modes = ("nearest", "nearest-exact", *_INTERPOLATION)
+        self.mode = check_choice("ScaleUpsample", "mode", _TORCH_NAMES.get(mode, mode), modes)
+        self.scale_factor = scale_factor
         self._least = next(side for side in count(math.ceil(1 / scale_factor)) if side * scale_factor >= 1)
 
     def forward(self, x: Tensor, size: Sequence[int] | None = None) -> Tensor:

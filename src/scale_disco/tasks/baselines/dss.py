@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...basis import DiscreteBasis
 from ...checks import check_count, check_positive
 from ...fold import unfold
-from ...functional import check_shape
+from ...functional.layout import check_shape
 from ...nn import ScaleConv2d
 from ...nn.fixed import FixedTensors
 

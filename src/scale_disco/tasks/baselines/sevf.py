@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...checks import check_count
-from ...functional import check_input, check_shape
+from ...functional.layout import check_input, check_shape
 from ...nn.fixed import FixedTensors
 
 _LEVELS = range(-4, 4)

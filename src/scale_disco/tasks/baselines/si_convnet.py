@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...functional import check_input
+from ...functional.layout import check_input
 from ...scales import Scales, as_scales
 from .sicnn import rescaling
 

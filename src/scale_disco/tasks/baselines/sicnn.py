@@ -14,7 +14,8 @@ from ...basis import Basis
 from ...basis.cpu import on_cpu
 from ...checks import check_count
 from ...fold import unfold
-from ...functional import check_input, check_shape, convolve, lift, scale_maps
+from ...functional import convolve, lift, scale_maps
+from ...functional.layout import check_input, check_shape
 from ...nn import ScaleConv2d, ScaleLift2d
 from ...nn.conv import ScaleConvolution
 from ...scales import Scales, as_scales
@@ -27,7 +28,7 @@ class _Columns(ScaleConvolution):
         self, in_channels: int, out_channels: int, kernel_size: int, scales: Scales | Sequence[float], stride: int = 1
     ) -> None:
         basis = _resized_pixels(kernel_size, as_scales(scales))
-        super().__init__(in_channels, out_channels, basis, stride, bias=False)  # type: ignore[call-arg]
+        super().__init__(in_channels, out_channels, basis, stride, bias=False)
 
     def reset_parameters(self) -> None:
         """The random weights of `torch.nn.Conv2d`."""

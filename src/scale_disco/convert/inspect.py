@@ -1,0 +1,259 @@
+"""Runs of a network on an example: where its scales can be reduced, what cannot be converted, what would go wrong."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..basis.stencil import CONVOLUTION
+from ..files import reason
+from ..scales import Scales
+from .layers import FoldedConv, is_spatial
+from .network import ProjectionPoint, ScaleEquivariant
+
+_CONVOLUTIONS = set(CONVOLUTION.values())
+_UNSUPPORTED: dict[Any, str] = {
+    F.scaled_dot_product_attention: "attention",
+    F.multi_head_attention_forward: "attention",
+    F.unfold: "unfold",
+    F.fold: "fold",
+    F.grid_sample: "grid_sample",
+    F.conv_transpose1d: "a transposed convolution",
+    F.conv_transpose2d: "a transposed convolution",
+    F.conv_transpose3d: "a transposed convolution",
+}
+_PRODUCTS = {torch.matmul, torch.bmm, torch.einsum, torch.baddbmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__}
+_MAX_POOLS = {F.max_pool1d, F.max_pool2d, F.max_pool3d, torch.max_pool1d, torch.max_pool2d, torch.max_pool3d}
+
+
+class Recorder(TorchFunctionMode):
+    """Records the calls of a network on one image: of modules, of unsupported functions, and the last global pool.
+
+    A global pool is any function that reduces a map to one pixel or flattens it.
+    """
+
+    def __init__(self, image: Tensor) -> None:
+        super().__init__()
+        self.dims = image.ndim - 2
+        self.calls: dict[str, int] = {}  # number of calls per module, in order of the first call
+        self.unsupported: dict[str, str] = {}  # functions that cannot be converted, by module
+        self.max_pools: dict[str, str] = {}  # max pools that are not modules
+        self.places: list[ProjectionPoint] = []  # around the last global pool, best first
+        self._stack: list[tuple[str, int, tuple[int, ...]]] = []  # active modules: name, call, ids of inputs
+        self._tensors = {id(image): image}  # computed from the image; kept alive, so that ids stay unique
+        self._makers: dict[int, tuple[str, int]] = {}  # tensor -> module and call that it or its source came from
+
+    def run(self, model: nn.Module, image: Tensor) -> None:
+        """Call the network. If all outputs are maps, no global pool counts: scales are reduced at the output."""
+        hooks = []
+        for name, module in model.named_modules():
+            hooks.append(module.register_forward_pre_hook(lambda _, inputs, name=name: self._enter(name, inputs)))
+            hooks.append(module.register_forward_hook(lambda _, inputs, out: self._leave(out)))
+        try:
+            with evaluated(model), self:
+                output = model(image)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if all(self._is_map(x) and math.prod(x.shape[2:]) > 1 for x in tree_leaves(output) if isinstance(x, Tensor)):
+            self.places = []
+
+    def _enter(self, name: str, inputs: Sequence[Any]) -> None:
+        self.calls[name] = self.calls.get(name, 0) + 1
+        self._stack.append((name, self.calls[name], tuple(id(x) for x in inputs if isinstance(x, Tensor))))
+
+    def _leave(self, out: Any) -> None:
+        name, call, _ = self._stack.pop()
+        if isinstance(out, Tensor):
+            self._tensors[id(out)] = out
+            self._makers[id(out)] = name, call
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        leaves = tree_leaves((args, kwargs))
+        inputs = list({id(x): x for x in leaves if isinstance(x, Tensor) and id(x) in self._tensors}.values())
+        if inputs:
+            self._note(func, leaves, inputs)
+            for result in tree_leaves(out):
+                if isinstance(result, Tensor):
+                    self._follow(func, inputs, result)
+        return out
+
+    def _follow(self, func: Any, inputs: list[Tensor], out: Tensor) -> None:
+        """Remember where a result came from, and whether it is a global pool of its input."""
+        maps = [x for x in inputs if self._is_map(x)]
+        if len(maps) == 1 and id(maps[0]) in self._makers and maps[0] is not out:
+            self._makers[id(out)] = self._makers[id(maps[0])]
+        self._tensors[id(out)] = out
+        wide = [x for x in maps if math.prod(x.shape[2:]) > 1]
+        maps = wide or ([] if self.places else maps)  # maps of one pixel were pooled before, or came so from a layer
+        if len(maps) != 1:
+            return
+        one_pixel = self._is_map(out) and math.prod(out.shape[2:]) == 1 and out.numel() < maps[0].numel()
+        if not self._is_map(out) or (one_pixel and func not in _CONVOLUTIONS):
+            takers = [ProjectionPoint(n, True, call) for n, call, ids in self._stack[1:] if ids == (id(maps[0]),)]
+            maker = self._makers.get(id(maps[0]), ("", 0))
+            self.places = [*takers[:1], *([ProjectionPoint(maker[0], False, maker[1])] if maker[0] else [])]
+
+    def _is_map(self, x: Any) -> bool:
+        return isinstance(x, Tensor) and x.ndim == self.dims + 2
+
+    def _note(self, func: Any, leaves: Sequence[Any], inputs: Sequence[Tensor]) -> None:
+        """Remember a call that cannot be converted."""
+        name = self._stack[-1][0]
+        if func in _MAX_POOLS:
+            self.max_pools[name] = f"{func.__name__.strip('_')} outside of a module"
+        elif func in _CONVOLUTIONS and math.prod(leaves[1].shape[2:]) > 1:
+            self.unsupported.setdefault(name, "a convolution outside of a convolutional layer")
+        elif func in _PRODUCTS and sum(x.ndim > 2 for x in inputs) > 1:
+            self.unsupported.setdefault(name, "a product of two maps, as in attention")
+        elif func in _UNSUPPORTED:
+            self.unsupported.setdefault(name, _UNSUPPORTED[func])
+
+
+class Trial:
+    """Compares a network with its conversion on an example, in evaluation mode and without gradients."""
+
+    batch = 2  # one image would broadcast against every batch
+
+    def __init__(self, model: nn.Module, example: Tensor, scales: Scales, reduce: str) -> None:
+        self.model, self.example, self.scales, self.reduce = model, example, scales, reduce
+        self.who = type(model).__name__
+        self.called: set[str] = set()  # modules called in evaluation mode
+        self.expected = self._output(self.batch)
+
+    def _output(self, count: int) -> Any:
+        """Return the network's output for so many images."""
+        try:
+            with evaluated(self.model):
+                return self.model(self._images(count))
+        except Exception as error:  # from the network's own code
+            raise ValueError(
+                f"to_scale_equivariant: {self.who} takes one image and not {count}, as scales need: {reason(error)}"
+            ) from error
+
+    def _images(self, count: int) -> Tensor:
+        """Return so many different images."""
+        image = self.example
+        rolled = [image.roll(k, -1) for k in range(count)]
+        return torch.cat([x * (1 + k / 2) if x.is_floating_point() else x for k, x in enumerate(rolled)])
+
+    def dependence(self) -> str | None:
+        """Return why the output for an image depends on more than that image, which would mix scales; None if not."""
+        outputs = tree_leaves(self._output(len(self.scales) * self.batch))
+        for output, expected in zip(outputs, tree_leaves(self.expected), strict=True):
+            if isinstance(output, (str, int, float, type(None))):
+                continue
+            if not isinstance(output, Tensor):
+                kind = type(output).__name__
+                return f"{self.who} returns a {kind}: expected tensors, or tuples, lists and dicts of them"
+            if output.ndim == 0 or len(output) != len(self.scales) * self.batch:
+                shape = tuple(expected.shape)
+                return f"{self.who} returns a tensor of shape {shape}, which does not begin with the batch"
+            if not _close(output[: self.batch], expected):
+                return (
+                    f"the output of {self.who} for an image depends on the other images of the batch, or is random; "
+                    f"give strict=False to convert it anyway"
+                )
+        return None
+
+    def batch_sizes(self, place: ProjectionPoint | None) -> tuple[dict[str, set[int]], str | None]:
+        """Return the batch sizes each module gets with the scales reduced at a place, and a problem with it, if any.
+
+        Layers are not converted yet, which does not change batch sizes. Those that evaluation does not call are tried
+        in training mode.
+        """
+        net = ScaleEquivariant(copy.deepcopy(self.model), self.scales, place, self.reduce)
+        sizes: dict[str, set[int]] = {}
+
+        def note(name: str, inputs: Any) -> None:
+            sizes.setdefault(name, set()).update(len(x) for x in inputs if isinstance(x, Tensor) and x.ndim)
+
+        hooks = [
+            part.register_forward_pre_hook(lambda _, inputs, name=name: note(name, inputs), prepend=True)
+            for name, part in net.network.named_modules()
+        ]
+        where = "" if place is None else f" with the scales reduced {place}"
+        try:
+            with evaluated(net):
+                shapes, expected = tree_map(_shape, net(self._images(self.batch))), tree_map(_shape, self.expected)
+        except Exception as error:  # from the network's own code
+            return {}, f"{self.who} does not run{where}: {reason(error)}"
+        if place is not None and shapes != expected:
+            return {}, f"{self.who}{where} gives {shapes}, not {expected}: name another module in project="
+        spatial = [name for name, part in net.network.named_modules() if is_spatial(part)]
+        self.called = set(sizes)
+        if not self.called.issuperset(spatial):
+            with torch.no_grad(), suppress(Exception):  # training may need more than images
+                net.train()(self._images(self.batch))
+        for hook in hooks:
+            hook.remove()
+        whole = len(self.scales) * self.batch
+        for name in spatial:
+            received = sizes.get(name, {whole})
+            if received - {whole, self.batch}:
+                got = max(received)
+                return {}, f"{self.who} calls {name} on another batch than the images: expected {whole}, got {got}"
+            if len(received) > 1:
+                return {}, f"{self.who} calls {name} on all scales and{where} on one: name another module in project="
+        return sizes, None
+
+    def problem(self, net: ScaleEquivariant) -> str | None:
+        """Return why a converted network does not behave like the given one; None if it does."""
+        called: set[nn.Module] = set()
+        layers = {name: part for name, part in net.network.named_modules() if isinstance(part, FoldedConv)}
+        hooks = [part.register_forward_pre_hook(lambda part, _: called.add(part)) for part in layers.values()]
+        try:
+            with evaluated(net, self.model):
+                shapes, expected = (tree_map(_shape, run(self.example.clone())) for run in (net, self.model))
+        except Exception as error:  # from the network's own code
+            return f"the converted {self.who} does not run: {reason(error)}"
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if net.place is not None and shapes != expected:
+            return f"the converted {self.who} gives {shapes} for one image, not {expected}"
+        for name, part in layers.items():
+            if name in self.called and part not in called:
+                return (
+                    f"{self.who} calls {name} from outside of its modules, such as a list: keep its layers in "
+                    f"nn.ModuleList or nn.ModuleDict"
+                )
+        return None
+
+
+@contextmanager
+def evaluated(*models: nn.Module) -> Iterator[None]:
+    """Run networks in evaluation mode and without gradients, then restore their modes."""
+    training = {part: part.training for model in models for part in model.modules()}
+    try:
+        for model in models:
+            model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for part, was in training.items():
+            part.training = was
+
+
+def _close(output: Tensor, expected: Tensor) -> bool:
+    """Return whether two outputs are equal up to rounding."""
+    if output.shape != expected.shape or expected.is_meta or not expected.isfinite().all():
+        return output.shape == expected.shape
+    if not expected.is_floating_point():
+        return True  # predicted classes can change by rounding
+    tolerance = 1e-3 if torch.finfo(expected.dtype).bits > 16 else 5e-2
+    return bool((output - expected).abs().max() <= tolerance * expected.abs().max()) if expected.numel() else True
+
+
+def _shape(x: Any) -> Any:
+    return tuple(x.shape) if isinstance(x, Tensor) else None
