@@ -1,4 +1,4 @@
-"""Processes that begin at the same moment, with everything imported before."""
+"""Processes that start their jobs at the same time, with everything imported before."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-class Crew:
-    """Processes that wait for work."""
+class ProcessPool:
+    """Processes that wait for jobs."""
 
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")
         pairs = [context.Pipe() for _ in range(count)]
-        self.pipes = [mine for mine, _ in pairs]
-        self.processes = [context.Process(target=_serve, args=(theirs,), daemon=True) for _, theirs in pairs]
-        for process, (_, theirs) in zip(self.processes, pairs, strict=True):
+        self.pipes = [parent for parent, _ in pairs]
+        self.processes = [context.Process(target=_serve, args=(child,), daemon=True) for _, child in pairs]
+        for process, (_, child) in zip(self.processes, pairs, strict=True):
             process.start()
-            theirs.close()  # so that the end of a process is the end of its pipe
+            child.close()  # so that the pipe ends with the process
         for pipe in self.pipes:
             pipe.recv()
 
     def __call__(self, *jobs: Job) -> list[Any]:
-        """What functions give, each in a process of its own and all begun at once."""
+        """Run jobs concurrently, each in its own process; return what they return."""
         pipes = self.pipes[: len(jobs)]
         for pipe, job in zip(pipes, jobs, strict=True):
             pipe.send(job)
@@ -36,16 +36,16 @@ class Crew:
             pipe.recv()
         for pipe in pipes:
             pipe.send("go")
-        found, failed = zip(*(pipe.recv() for pipe in pipes), strict=True)
-        assert not any(failed), "\n".join(failed)
-        return list(found)
+        results, errors = zip(*(pipe.recv() for pipe in pipes), strict=True)
+        assert not any(errors), "\n".join(errors)
+        return list(results)
 
     def all(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """The same in all processes at once."""
+        """Run the same job in all processes."""
         return self(*[(function, arguments)] * len(self.processes))
 
-    def end(self) -> None:
-        """Let the processes go."""
+    def close(self) -> None:
+        """End the processes."""
         for pipe, process in zip(self.pipes, self.processes, strict=True):
             pipe.send(None)
             process.join()
@@ -57,7 +57,7 @@ def _serve(pipe: Connection) -> None:
     import scale_disco.tasks.runs.loop  # noqa: F401 - Lightning takes seconds
 
     torch.set_num_threads(1)
-    pipe.send("here")
+    pipe.send("started")
     while (job := pipe.recv()) is not None:
         pipe.send("ready")
         pipe.recv()
@@ -68,11 +68,11 @@ def _serve(pipe: Connection) -> None:
             pipe.send((None, traceback.format_exc()))
 
 
-def disco(*words: object) -> tuple[int, str]:
-    """Call the command: its exit code, and what it says to standard error."""
+def disco(*arguments: object) -> tuple[int, str]:
+    """Run `disco` in this process; return its exit code and standard error."""
     from scale_disco.cli import main
 
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-        code = main([*map(str, words), "--quiet"])
-    return code, said.getvalue()
+    stderr = io.StringIO()
+    with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()):
+        code = main([*map(str, arguments), "--quiet"])
+    return code, stderr.getvalue()

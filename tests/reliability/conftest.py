@@ -1,4 +1,4 @@
-"""Figures of the long suites: what was tried, and what came of it."""
+"""Figures of the long suites: numbers of kills, inputs and bytes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 
-collect_ignore = ["watched"]  # to import it is to be watched
-Note = Callable[..., None]
+collect_ignore = ["offline"]  # importing it cuts off the network
+RecordFigures = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
-def note() -> Iterator[Note]:
-    """Call it as `note("kills", "training", killed=12, resumed=12)`: figures of a row in a part.
+def record_figures() -> Iterator[RecordFigures]:
+    """Call it as `record_figures("kills", "training", killed=12, resumed=12)`: figures of a row of a table.
 
-    They are added to the JSON file that the variable FIGURES names; without it they are not kept.
+    They are added to the JSON file named by the environment variable FIGURES, and dropped without it.
     """
-    found: dict[str, dict[str, Any]] = {}
+    tables: dict[str, dict[str, Any]] = {}
 
-    def add(part: str, row: str, **figures: Any) -> None:
-        found.setdefault(part, {})[row] = figures
+    def add(table: str, row: str, **figures: Any) -> None:
+        tables.setdefault(table, {})[row] = figures
 
     yield add
     if name := os.environ.get("FIGURES"):
         path = Path(name)
         before = json.loads(path.read_text()) if path.is_file() else {}
-        both = before | {part: before.get(part, {}) | rows for part, rows in found.items()}
-        path.write_text(json.dumps(both, indent=1))
+        merged = before | {table: before.get(table, {}) | rows for table, rows in tables.items()}
+        path.write_text(json.dumps(merged, indent=1))

@@ -1,4 +1,4 @@
-"""Commands that are killed at random moments and called again, until they are done."""
+"""Kill commands at random times and run them again until they finish."""
 
 from __future__ import annotations
 
@@ -26,153 +26,154 @@ from scale_disco.tasks.io.video import open_video
 
 ROOT = Path(__file__).resolve().parents[2]
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-PATIENCE = 120  # seconds, for a machine that is busy
-_MOMENT = 10.0  # seconds that processes have to end after the one that started them
-# What differs between two runs that compute the same: times, dates, what is measured in time, and where it is.
+TIMEOUT = 120  # seconds, for a busy machine
+_EXIT_SECONDS = 10.0  # for processes to end after their parent
+# Keys that differ between two runs of the same computation: times, dates, speeds and paths.
 _VARYING = {"seconds", "started", "finished", "date", "speed", "basis", "command", "reused", "files", "data"}
 
 
-class Work(NamedTuple):
-    """A command: program and arguments as a user would call it, from what is in the folder that it writes into."""
+class Command(NamedTuple):
+    """A command: `call` gives program and arguments for an output folder, which may hold part of its output."""
 
     name: str
     call: Callable[[Path], list[str]]
 
 
 @dataclass
-class Tally:
-    """What came of kills."""
+class KillCounts:
+    """Outcomes of kills."""
 
     killed: int = 0
-    finished: int = 0  # works that were killed, went on, and ended with the same files as an undisturbed one
+    finished: int = 0  # commands that were killed and resumed, and wrote the same files as an uninterrupted one
     seconds: float = 0.0
 
 
-def disco(*words: object) -> list[str]:
-    """The command `disco` with arguments."""
-    return [sys.executable, "-m", "scale_disco", *map(str, words)]
+def disco(*arguments: object) -> list[str]:
+    """Return the command line of `disco`."""
+    return [sys.executable, "-m", "scale_disco", *map(str, arguments)]
 
 
-def watched() -> dict[str, str]:
-    """The environment of processes of one thread that may not use the network."""
-    path = os.pathsep.join([str(ROOT / "tests" / "reliability" / "watched"), os.environ.get("PYTHONPATH", "")])
+def offline_environment() -> dict[str, str]:
+    """Return the environment of single-threaded processes without network access."""
+    path = os.pathsep.join([str(ROOT / "tests" / "reliability" / "offline"), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path.rstrip(os.pathsep)}
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:
-    """A process in a session of its own, in which all that it starts can be found."""
+    """Start a process in its own session, by which its children can be listed."""
     return subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=watched(),
+        env=offline_environment(),
         start_new_session=True,
-        preexec_fn=_mind_signals,
+        preexec_fn=_reset_signals,
     )
 
 
-def _mind_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGHUP):  # which shells and nohup ignore in the background
+def _reset_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):  # shells and nohup ignore them in the background
         signal.signal(number, signal.SIG_DFL)
 
 
-def undisturbed(work: Work, out: Path) -> float:
-    """Let it come to its end; the seconds that it took."""
-    began, process = time.monotonic(), start(work.call(out))
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, said
-    return time.monotonic() - began
+def run_uninterrupted(command: Command, out: Path) -> float:
+    """Run a command to its end; return its seconds."""
+    start_time, process = time.monotonic(), start(command.call(out))
+    _, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, stderr
+    return time.monotonic() - start_time
 
 
-def killed_again_and_again(work: Work, folder: Path, *, kills: int, seed: int) -> Tally:
-    """Kill a command so many times, and see that it always comes to the same end.
+def kill_repeatedly(command: Command, folder: Path, *, kills: int, seed: int) -> KillCounts:
+    """Kill a command several times, and check that it always ends with the same files.
 
-    After every kill there is no process left and no file that is not whole. Whenever the command has come to its end,
-    its files are compared with those of a call that nothing disturbed, and it begins anew.
+    After every kill no process is left and every file is complete. Whenever the command finishes, its files are
+    compared with those of an uninterrupted call, and it starts again in an empty folder.
 
     Args:
-        work: The command.
+        command: The command.
         folder: For all files.
-        kills: How often.
-        seed: Of signals and moments.
+        kills: Number of kills.
+        seed: Of signals and delays.
     """
-    chance, began, tally = random.Random(seed), time.monotonic(), Tally()
-    usual = undisturbed(work, folder / "whole")
-    expected, killed_here, rounds = contents(folder / "whole"), 0, 0
-    while tally.killed < kills or killed_here:
+    generator, begin, counts = random.Random(seed), time.monotonic(), KillCounts()
+    duration = run_uninterrupted(command, folder / "whole")
+    expected, kills_of_round, rounds = contents(folder / "whole"), 0, 0
+    while counts.killed < kills or kills_of_round:
         out = folder / str(rounds)
-        process, started = start(work.call(out)), time.monotonic()
-        moment, kind = chance.uniform(0.25, 1) * usual, chance.choice(SIGNALS)
+        process, start_time = start(command.call(out)), time.monotonic()
+        delay, kind = generator.uniform(0.25, 1) * duration, generator.choice(SIGNALS)
         try:
-            # After the last kill, it is left alone.
-            _, said = process.communicate(timeout=moment if tally.killed < kills else PATIENCE)
+            # After the last kill, it may finish.
+            _, stderr = process.communicate(timeout=delay if counts.killed < kills else TIMEOUT)
         except subprocess.TimeoutExpired:
-            assert tally.killed < kills, f"{work.name} hangs after {killed_here} kills"
-            while kind == signal.SIGINT and process.poll() is None and not _listens(process.pid):
-                time.sleep(0.02)  # while it loads libraries, it answers in Python's words
+            assert counts.killed < kills, f"{command.name} hangs after {kills_of_round} kills"
+            while kind == signal.SIGINT and process.poll() is None and not _handles_signals(process.pid):
+                time.sleep(0.02)  # Python handles Ctrl-C while libraries are imported
             process.send_signal(kind)
-            _, said = process.communicate(timeout=PATIENCE)
-            print(f"{work.name}: {kind.name} after {moment:.2f} s: exit code {process.returncode}")
-            tally.killed, killed_here = tally.killed + 1, killed_here + 1
+            _, stderr = process.communicate(timeout=TIMEOUT)
+            print(f"{command.name}: {kind.name} after {delay:.2f} s: exit code {process.returncode}")
+            counts.killed, kills_of_round = counts.killed + 1, kills_of_round + 1
             if process.returncode == 0:  # it was just about to end
                 continue
-            assert process.returncode in (-kind, 128 + kind), said
+            assert process.returncode in (-kind, 128 + kind), stderr
             if process.returncode > 0:
-                assert said.rstrip().endswith(": stopped"), said
-                assert "Traceback" not in said, said
+                assert stderr.rstrip().endswith(": stopped"), stderr
+                assert "Traceback" not in stderr, stderr
         else:
-            assert process.returncode == 0, said
-            if killed_here:
+            assert process.returncode == 0, stderr
+            if kills_of_round:
                 assert contents(out) == expected, differences(contents(out), expected)
                 assert not drafts(out), drafts(out)
-                tally.finished += 1
+                counts.finished += 1
             else:
-                usual = time.monotonic() - started  # the machine was busier before
-            killed_here, rounds = 0, rounds + 1
-        assert not left_over(process.pid), left_over(process.pid)
+                duration = time.monotonic() - start_time  # the machine was busier before
+            kills_of_round, rounds = 0, rounds + 1
+        assert not remaining_processes(process.pid), remaining_processes(process.pid)
         if out.exists():
             contents(out)
-    tally.seconds = time.monotonic() - began
-    return tally
+    counts.seconds = time.monotonic() - begin
+    return counts
 
 
-def _listens(process: int) -> bool:
-    """Whether a process is at the work of its command, which is to end well by signals."""
+def _handles_signals(process: int) -> bool:
+    """Return whether a process has installed the signal handlers of its command."""
     caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{process}/status").read_text())
     return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def left_over(session: int) -> list[str]:
-    """Processes of a session that are still there after a moment."""
-    end = time.monotonic() + _MOMENT
-    while (found := _processes(session)) and time.monotonic() < end:
+def remaining_processes(session: int) -> list[str]:
+    """Return the processes of a session that do not end within some seconds."""
+    end = time.monotonic() + _EXIT_SECONDS
+    while (processes := processes_of(session)) and time.monotonic() < end:
         time.sleep(0.05)
-    return found
+    return processes
 
 
-def _processes(session: int) -> list[str]:
-    found = []
+def processes_of(session: int) -> list[str]:
+    """Return the command lines of the running processes of a session."""
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             if int(fields[3]) == session and fields[0] != "Z":
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
+                processes.append((folder / "cmdline").read_text().replace("\0", " "))
         except (FileNotFoundError, ProcessLookupError):  # it has just ended
             continue
-    return found
+    return processes
 
 
 def drafts(folder: Path) -> list[str]:
-    """What should be gone when all is done."""
+    """Return hidden files, which should be gone when a command ends."""
     return [str(path.relative_to(folder)) for path in folder.rglob(".*")]
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """What all files under their final names hold, without times; one that is not whole is an error.
+    """Return the contents of all files by name, without times; raise an error for an incomplete file.
 
-    TensorBoard's events are left out: every call adds a file of its own.
+    TensorBoard's events are skipped: every call adds a file of its own.
     """
     return {
         path.relative_to(folder).as_posix(): _READERS[path.suffix](path)
@@ -183,9 +184,9 @@ def contents(folder: Path) -> dict[str, Any]:
     }
 
 
-def differences(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Names of files that are not as they should be, and of such that should not be or are not."""
-    return ", ".join(sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)))
+def differences(actual: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Return the names of files that differ, are missing or are unexpected."""
+    return ", ".join(sorted(name for name in actual.keys() | expected.keys() if actual.get(name) != expected.get(name)))
 
 
 def _json(path: Path) -> Any:
@@ -193,11 +194,11 @@ def _json(path: Path) -> Any:
 
 
 def _timeless(value: Any) -> Any:
-    """The same without times, and tensors as bytes."""
+    """Remove times, and turn tensors into bytes."""
     if isinstance(value, dict):
-        return {str(key): _timeless(one) for key, one in value.items() if key not in _VARYING}
+        return {str(key): _timeless(item) for key, item in value.items() if key not in _VARYING}
     if isinstance(value, (list, tuple)):
-        return [_timeless(one) for one in value]
+        return [_timeless(item) for item in value]
     if isinstance(value, torch.Tensor):
         return str(value.dtype), tuple(value.shape), value.flatten().view(torch.uint8).numpy().tobytes()
     return value
@@ -213,7 +214,7 @@ def _arrays(path: Path) -> Any:
     with np.load(path, allow_pickle=False) as archive:
         arrays = {name: (archive[name].shape, archive[name].tobytes()) for name in archive.files}
     if path.name.startswith("answers"):
-        del arrays["weights"]  # the checksum of a checkpoint, which holds times
+        del arrays["weights"]  # the checksum of a checkpoint, which contains times
     return arrays
 
 
@@ -222,34 +223,34 @@ def _array(path: Path) -> Any:
     return array.shape, array.tobytes()
 
 
-def _picture(path: Path) -> Any:
+def _image(path: Path) -> Any:
     with Image.open(path) as image:
         image.load()
     return path.read_bytes()
 
 
-def _film(path: Path) -> Any:
-    footage = open_video(str(path))
-    sizes = [frame.image.shape for frame in footage.frames() if frame.image is not None]
-    assert not footage.remarks()
-    return sizes  # encoders may pack the same frames in another way
+def _video(path: Path) -> Any:
+    video = open_video(str(path))
+    shapes = [frame.image.shape for frame in video.frames() if frame.image is not None]
+    assert not video.remarks()
+    return shapes  # encoders may compress the same frames differently
 
 
 def _page(path: Path) -> Any:
     assert path.read_text().endswith("</html>\n")
-    return "whole"  # it shows times
+    return "complete"  # it shows times
 
 
 _READERS: dict[str, Callable[[Path], Any]] = {
     ".ckpt": lambda path: _timeless(torch.load(path, weights_only=True)),
     ".csv": _table,
     ".html": _page,
-    ".jpg": _picture,
+    ".jpg": _image,
     ".json": _json,
-    ".mp4": _film,
+    ".mp4": _video,
     ".npy": _array,
     ".npz": _arrays,
-    ".png": _picture,
+    ".png": _image,
     ".safetensors": lambda path: _timeless(load_file(path)),
     ".txt": lambda path: path.read_text(),
 }

@@ -1,4 +1,4 @@
-"""Layers, networks and values to be tried, and how near two ways to the same number must be."""
+"""Layers, networks and inputs for numerical tests, and their tolerances."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from scale_disco.functional import reference
 from scale_disco.functional.layout import PADDING_MODES
 from scale_disco.nn.conv import ScaleConvolution
 
-CLOSE = {torch.float32: 3e-5, torch.float64: 1e-12}  # times the largest number that an image gives
-LARGEST = 1e15  # of a value, so that the variance of many is a number in single precision
-PRECISIONS = ("single", "double", "bfloat16")
+CLOSE = {torch.float32: 3e-5, torch.float64: 1e-12}  # times the largest output of an image
+LARGEST = 1e15  # of a value: larger ones overflow the variance of a batch norm in float32
+PRECISIONS = ("float32", "float64", "bfloat16")
 FAMILIES = {
     "discrete": DiscreteBasis,
     "hermite": HermiteBasis,
@@ -31,8 +31,8 @@ FAMILIES = {
     "fourier": FourierBesselBasis,
     "radial": LogRadialBasis,
 }
-SCALE_SETS = ((1,), (1, 2), (1, 2**0.5, 2), (0.5, 1, 2))  # sampled functions vanish on pixels below the first
-KINDS = ("zeros", "constant", "denormal", "one size", "all sizes", "same images")
+SCALE_SETS = ((1,), (1, 2), (1, 2**0.5, 2), (0.5, 1, 2))  # sampled bases vanish between pixels at scales below 1
+KINDS = ("zeros", "constant", "denormal", "one magnitude", "all magnitudes", "identical images")
 
 
 @lru_cache
@@ -42,7 +42,7 @@ def basis(family: str, kernel_size: int, scales: tuple[float, ...], dims: int) -
 
 @dataclass(frozen=True)
 class Problem:
-    """A scale convolution, and what its input is like but for its size."""
+    """A scale convolution with the options that its dense twin needs."""
 
     layer: ScaleConvolution
     options: dict[str, Any]
@@ -52,14 +52,14 @@ class Problem:
         return (batch, self.layer.in_channels, *scales, *space)
 
     def dense(self, x: Tensor) -> Tensor:
-        """What its dense twin gives."""
+        """Return the output of its dense twin."""
         twin = reference.scale_lift if self.layer.lifting else reference.scale_conv
         return twin(x, self.layer.weight, self.layer.basis, self.layer.bias, **self.options)
 
 
 @st.composite
 def problems(draw) -> Problem:
-    """Any scale convolution: of one channel or many groups, one scale or more, on every kind of basis."""
+    """Draw a scale convolution: any channels, groups, scales and kind of basis."""
     family = draw(st.sampled_from(sorted(FAMILIES)))
     dims = draw(st.integers(1, 3)) if family == "discrete" else 2
     sides, sets = ((1, 2, 3), SCALE_SETS) if family == "discrete" else ((3, 5), SCALE_SETS[:-1])
@@ -76,10 +76,10 @@ def problems(draw) -> Problem:
     kind = getattr(snn, f"Scale{'Lift' if extent is None else 'Conv'}{dims}d")
     rest = {} if extent is None else {"scale_extent": extent}
     layer = kind(*channels, chosen, bias=draw(st.booleans()), **options, **rest)
-    return Problem(randomised(layer, draw(st.integers(0, 9))), options)
+    return Problem(randomized(layer, draw(st.integers(0, 9))), options)
 
 
-def randomised(module: Any, seed: int = 0) -> Any:
+def randomized(module: Any, seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
         nn.init.normal_(parameter, generator=generator)
@@ -87,96 +87,98 @@ def randomised(module: Any, seed: int = 0) -> Any:
 
 
 def values(kind: str, shape: tuple[int, ...], seed: int = 0, largest: float = LARGEST) -> Tensor:
-    """Finite numbers of a kind in double precision, none above the largest."""
+    """Return finite float64 values of a kind, none above `largest` in magnitude."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
     low, high = -45.0, math.log10(largest)
     if kind == "zeros":
         return torch.zeros_like(noise)
-    if kind == "constant":  # every channel another
+    if kind == "constant":  # per channel
         return noise[:1, :, *[slice(1)] * (len(shape) - 2)].expand(shape).clone() * largest
     if kind == "denormal":
         return noise * 1e-40
-    if kind == "same images":
+    if kind == "identical images":
         return noise[:1].expand(shape).clone()
-    sizes = torch.rand(shape if kind == "all sizes" else (), generator=generator, dtype=torch.float64)
-    return noise * 10 ** (low + (high - low) * sizes)
+    exponents = torch.rand(shape if kind == "all magnitudes" else (), generator=generator, dtype=torch.float64)
+    return noise * 10 ** (low + (high - low) * exponents)
 
 
-def arithmetic(module: nn.Module, x: Tensor, precision: str) -> tuple[nn.Module, Tensor, AbstractContextManager[Any]]:
-    """A module, its input, and what to run it in."""
-    if precision == "double":
+def in_precision(module: nn.Module, x: Tensor, precision: str) -> tuple[nn.Module, Tensor, AbstractContextManager[Any]]:
+    """Return a module and its input in a precision, and the context to run it in."""
+    if precision == "float64":
         return module.double(), x.double(), nullcontext()
     context = torch.autocast("cpu", torch.bfloat16) if precision == "bfloat16" else nullcontext()
     return module.float(), x.float(), context
 
 
-def not_finite(module: nn.Module, x: Tensor, precision: str, run: Any = None) -> list[str]:
-    """Names of what is not finite: outputs, buffers, and gradients of input and parameters."""
-    module, x, context = arithmetic(module, x, precision)
+def non_finite(module: nn.Module, x: Tensor, precision: str, run: Any = None) -> list[str]:
+    """Return the names of non-finite outputs, buffers and gradients of input and parameters."""
+    module, x, context = in_precision(module, x, precision)
     x = x.detach().requires_grad_()
     module.zero_grad()
     with context:
         outputs = [y for y in tree_leaves((run or module)(x)) if isinstance(y, Tensor)]
-    learned = [y.float().mean() for y in outputs if y.requires_grad]
-    if learned:
-        sum(learned).backward()
-    found = {f"output {number}": y for number, y in enumerate(outputs)} | {"gradient of the input": x.grad}
-    found |= dict(module.named_buffers())
-    found |= {f"gradient of {name}": parameter.grad for name, parameter in module.named_parameters()}
-    return [name for name, tensor in found.items() if tensor is not None and not tensor.isfinite().all()]
+    losses = [y.float().mean() for y in outputs if y.requires_grad]
+    if losses:
+        sum(losses).backward()
+    tensors = {f"output {number}": y for number, y in enumerate(outputs)} | {"gradient of the input": x.grad}
+    tensors |= dict(module.named_buffers())
+    tensors |= {f"gradient of {name}": parameter.grad for name, parameter in module.named_parameters()}
+    return [name for name, tensor in tensors.items() if tensor is not None and not tensor.isfinite().all()]
 
 
-def deviation(found: Tensor, expected: Tensor, least: float = 1e-30) -> float:
-    """The largest difference, over the largest number that the image gives, or at least one; both [B, ...]."""
-    assert found.shape == expected.shape
-    if found.numel() == 0:
+def relative_error(actual: Tensor, expected: Tensor, least: float = 1e-30) -> float:
+    """Return the largest difference relative to the largest output of the image, or to `least`; both [B, ...]."""
+    assert actual.shape == expected.shape
+    if actual.numel() == 0:
         return 0.0
-    found, expected = (one.detach().double().reshape(len(one), -1) for one in (found, expected))
-    return float(((found - expected).abs().amax(1) / expected.abs().amax(1).clamp_min(least)).max())
+    actual, expected = (y.detach().double().reshape(len(y), -1) for y in (actual, expected))
+    return float(((actual - expected).abs().amax(1) / expected.abs().amax(1).clamp_min(least)).max())
 
 
-def apart(module: Any, x: Tensor, seed: int = 0, least: float = 1e-30) -> float:
-    """How far results are from those of the whole batch, for images alone, in another order, and in two parts."""
+def batch_error(module: Any, x: Tensor, seed: int = 0, least: float = 1e-30) -> float:
+    """Compare outputs of single images, of a permuted and of a split batch with those of the batch."""
     whole = tree_leaves(module(x))
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    half = max(1, len(x) // 3)
-    found = [
+    third = max(1, len(x) // 3)
+    variants = [
         [torch.cat(parts) for parts in zip(*(tree_leaves(module(x[k : k + 1])) for k in range(len(x))), strict=True)],
         [y[order.argsort()] for y in tree_leaves(module(x[order]))],
-        [torch.cat(parts) for parts in zip(*(tree_leaves(module(p)) for p in (x[:half], x[half:])), strict=True)],
+        [torch.cat(parts) for parts in zip(*(tree_leaves(module(p)) for p in (x[:third], x[third:])), strict=True)],
     ]
-    return max(deviation(y, want, least) for ys in found for y, want in zip(ys, whole, strict=True))
+    return max(relative_error(y, want, least) for ys in variants for y, want in zip(ys, whole, strict=True))
 
 
 @dataclass(frozen=True)
-class Fast:
-    """A layer that runs by a fast path on a batch, and directly on an image alone."""
+class FastCase:
+    """A layer that takes a fast path on a batch, and the direct one on a single image."""
 
     build: Any
     shape: tuple[int, ...]
     path: str
-    folded: int = 0  # scales along the batch
+    folded: int = 0  # number of scales along the batch
 
     def layer(self, dtype: torch.dtype = torch.float32) -> Any:
-        layer = randomised(self.build()).to(dtype)
+        layer = randomized(self.build()).to(dtype)
         count = self.folded
         return (lambda x: unfold(layer(fold(x)), count)) if count else layer
 
     def input(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Images of very different sizes of values."""
+        """Return images of very different magnitudes."""
         x = torch.randn(self.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        sizes = 10 ** torch.linspace(-6, 6, len(x), dtype=torch.float64)
-        return (x * sizes.reshape(-1, *[1] * (x.ndim - 1))).to(dtype)
+        magnitudes = 10 ** torch.linspace(-6, 6, len(x), dtype=torch.float64)
+        return (x * magnitudes.reshape(-1, *[1] * (x.ndim - 1))).to(dtype)
 
 
 FAST = {
-    "tiles of 3x3": Fast(lambda: snn.ScaleConv2d(128, 256, DiscreteBasis(3, [1, 2])), (4, 128, 2, 16, 16), "_winograd"),
-    "tiles of 5x5": Fast(
+    "Winograd 3x3": FastCase(
+        lambda: snn.ScaleConv2d(128, 256, DiscreteBasis(3, [1, 2])), (4, 128, 2, 16, 16), "_winograd"
+    ),
+    "Winograd 5x5": FastCase(
         lambda: snn.ScaleLift2d(128, 128, DiscreteBasis(3, [1, 2**0.5], support=5)), (5, 128, 15, 16), "_winograd"
     ),
-    "tiles, folded": Fast(
+    "Winograd, folded": FastCase(
         lambda: FoldedConv(nn.Conv2d(128, 256, 3, padding=1), Scales([1, 2])), (4, 128, 2, 16, 16), "_winograd", 2
     ),
-    "spectra": Fast(lambda: snn.ScaleConv2d(16, 4, HermiteBasis.preset("mnist")), (16, 16, 4, 20, 20), "_fft"),
+    "FFT": FastCase(lambda: snn.ScaleConv2d(16, 4, HermiteBasis.preset("mnist")), (16, 16, 4, 20, 20), "_fft"),
 }

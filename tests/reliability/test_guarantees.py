@@ -1,4 +1,4 @@
-"""docs/reliability.md: every promise has a test, and the tests are there."""
+"""docs/reliability.md: every guarantee names its tests, and they exist."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
-ROWS = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and "| held by |" not in line]
+ROWS = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and "| tests |" not in line]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip()[:60])
-def test_every_promise_is_held_by_tests_that_are_there(row):
-    _, _, held, _ = row.split("|")
-    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", held)
+def test_every_guarantee_names_existing_tests(row):
+    _, _, tests, _ = row.split("|")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tests)
     assert named
-    assert len(named) == held.count("`") // 2, "something else than a test"
+    assert len(named) == tests.count("`") // 2, "not a test"
     for file, name in named:
         functions = [
             node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)
@@ -26,5 +26,5 @@ def test_every_promise_is_held_by_tests_that_are_there(row):
         assert name in functions, f"{file} has no {name}"
 
 
-def test_there_are_promises():
+def test_there_are_guarantees():
     assert len(ROWS) > 20
