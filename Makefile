@@ -18,7 +18,7 @@ test: .venv/ready  ## the test suite, in several processes of one thread each
 test-slow: .venv/ready  ## the long suites
 	$(BIN)/python -m pytest -m slow
 
-reliability: .venv/ready  ## the long suites of kills, hostile files, numbers and long runs, and their figures
+reliability: .venv/ready  ## run the long suites: kills, malformed files, numbers, long runs; print their figures
 	$(BIN)/python benchmarks/reliability.py
 
 check: .venv/ready  ## format, lint, types, import graph, links

@@ -1,6 +1,6 @@
-"""The long suites of tests/reliability, and their figures as the tables of results/reliability.md.
+"""Run the long suites of tests/reliability, and print their figures as the tables of results/reliability.md.
 
-A suite that fails ends it. Figures are kept, so that suites can be run one by one, and tables be made of all:
+Stops at a suite that fails. Figures are saved, so that suites can be run one by one:
 
     python benchmarks/reliability.py
     python benchmarks/reliability.py tests/reliability/test_kills.py
@@ -24,13 +24,13 @@ ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "build" / "reliability.json"
 
 
-def tables(parts: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """A table for every part."""
+def tables(suites: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Return a Markdown table per suite."""
     texts = []
-    for part, rows in parts.items():
+    for suite, rows in suites.items():
         columns = list(dict.fromkeys(name for figures in rows.values() for name in figures))
         lines = [[row, *(_cell(figures.get(name)) for name in columns)] for row, figures in rows.items()]
-        texts.append(f"## {part.capitalize()}\n\n{table([part, *columns], lines, markdown=True)}")
+        texts.append(f"## {suite.capitalize()}\n\n{table([suite, *columns], lines, markdown=True)}")
     return "\n\n".join(texts)
 
 
@@ -44,8 +44,8 @@ def _cell(value: Any) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", help="files of tests (default: all of tests/reliability)")
-    parser.add_argument("--tables", action="store_true", help="only make tables of the figures that there are")
+    parser.add_argument("suites", nargs="*", help="test files (default: all of tests/reliability)")
+    parser.add_argument("--tables", action="store_true", help="only print the tables of saved figures")
     options = parser.parse_args()
     if not options.tables:
         make_folder(FIGURES.parent)

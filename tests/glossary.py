@@ -32,7 +32,7 @@ WORDS = {
     r"Lessons?|Exams?|Courses?|Shown|Diary|lesson|exam": "training data, evaluation, schedule, Dataset, callback",
     r"(?<!shared/)facts|check_facts": "metadata",
     r"Recipe\.over|factor\(part\)": "make_optimizer, lr_multiplier(progress)",
-    r"(?<!pytest[.])marks?": "fingerprint, cache key",
+    r"(?<!pytest[.])marks?(?!=)": "fingerprint, cache key",
     r"read-outs?": "readout",
     r"for ever": "forever; static-box baseline",
     r"frozen tracker|FrozenTracker": "static-box baseline",

@@ -1,4 +1,4 @@
-"""What is no number stops training with the step in the message, and what was good is kept."""
+"""NaN and infinity stop training with the step in the message; the last finite epoch is kept."""
 
 from __future__ import annotations
 
@@ -28,93 +28,93 @@ from scale_disco.tasks.tracking.training import TrackerOptions  # noqa: E402
 
 RECIPE = Recipe(epochs=3, batch=4, learning_rate=0.001, schedule="one-cycle")
 OPTIONS = {
-    "single": {},
+    "float32": {},
     "bf16": {"precision": "bf16"},
-    "in parts": {"accumulate": 2},
-    "average": {"average": 0.9},
+    "accumulated": {"accumulate": 2},
+    "moving average": {"average": 0.9},
     "clipped": {"clip": 1.0},
-    "descent": {"optimiser": "sgd"},
+    "SGD": {"optimiser": "sgd"},
 }
-STEPS, FROM = 3, 2  # of an epoch; the epoch, from one, in which there is trouble
+STEPS, BAD_EPOCH = 3, 2  # per epoch; the first one with non-finite values, counted from 1
 
 
 @dataclass(frozen=True)
 class Small(MnistScaleOptions):
-    """Twelve images of noise, for three steps of an epoch."""
+    """Twelve images of noise: three steps per epoch."""
 
     recipes = {"fast": RECIPE}  # noqa: RUF012
 
     def lesson(self, data, **_):
-        draw = np.random.default_rng(0)
-        digits = Digits(draw.integers(0, 256, (12, 28, 28), dtype=np.uint8), np.arange(12) % 10, np.ones(12))
+        generator = np.random.default_rng(0)
+        digits = Digits(generator.integers(0, 256, (12, 28, 28), dtype=np.uint8), np.arange(12) % 10, np.ones(12))
         return TrainingData(DigitDataset(digits), DigitDataset(digits), {})
 
 
-def bad_loss(learner, loss):
-    return loss * torch.nan if learner.global_step == STEPS + 1 else loss
+def bad_loss(module, loss):
+    return loss * torch.nan if module.global_step == STEPS + 1 else loss
 
 
-def bad_gradient(learner, loss):
-    if learner.global_step == 2 * STEPS - 1:
-        loss.register_hook(lambda slope: slope * torch.inf)
+def bad_gradient(module, loss):
+    if module.global_step == 2 * STEPS - 1:
+        loss.register_hook(lambda gradient: gradient * torch.inf)
     return loss
 
 
-# Where trouble comes from; and in which words it ends.
-LOSSES = {
+# Where non-finite values come from, and the message.
+SOURCES = {
     "loss": (bad_loss, r"the loss is nan in step 5, in epoch 2 of 3; epoch 1 is kept.*"),
     "gradient": (bad_gradient, r"\S+ is no number after step 6, in epoch 2 of 3; epoch 1 is kept.*"),
 }
 
 
-def stops(monkeypatch, folder, options, words):
-    """Train until it stops with these words, and see that all of the first epoch is kept, and nothing of the second."""
+def check_stop(monkeypatch, folder, options, message):
+    """Train until it stops with this message, and check that checkpoints hold the first epoch."""
     monkeypatch.setitem(Small.recipes, "fast", dataclasses.replace(RECIPE, **options))
     run = folder / "run"
-    with pytest.raises(NonFiniteError, match=rf"^{words}$"):
+    with pytest.raises(NonFiniteError, match=rf"^{message}$"):
         train(Small(model="digits/cnn"), data=folder, out=run, bar=False, say=str)
     last = torch.load(run / "last.ckpt", weights_only=True)
     assert last["global_step"] == STEPS
     assert all(tensor.isfinite().all() for tensor in last["state_dict"].values())
     with safe_open(run / "best.safetensors", "pt") as best:
         assert best.metadata() == {"epoch": "1"}
-        assert all(best.get_tensor(name).isfinite().all() for name in best.keys())  # noqa: SIM118 - no mapping
+        assert all(best.get_tensor(name).isfinite().all() for name in best.keys())  # noqa: SIM118 - not a dict
 
 
-@pytest.mark.parametrize("trouble", LOSSES)
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_training_stops_and_keeps_the_epoch_before(trouble, options, tmp_path, monkeypatch):
-    spoil, words = LOSSES[trouble]
+def test_training_stops_and_keeps_the_last_finite_epoch(source, options, tmp_path, monkeypatch):
+    spoil, message = SOURCES[source]
     loss_of = ClassifierModule.loss_of
     monkeypatch.setattr(ClassifierModule, "loss_of", lambda self, batch: spoil(self, loss_of(self, batch)))
-    stops(monkeypatch, tmp_path, OPTIONS[options], words)
+    check_stop(monkeypatch, tmp_path, OPTIONS[options], message)
 
 
-@pytest.mark.parametrize("options", ["single", "average"])
-def test_answers_that_are_no_numbers_do_not_count_as_right(options, tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", ["float32", "moving average"])
+def test_nan_logits_do_not_count_as_correct(options, tmp_path, monkeypatch):
     answers_to = ClassifierModule.answers_to
 
-    def lucky(self, batch):  # the largest of numbers that are none is the first of them
-        answers = answers_to(self, batch)
-        if self.current_epoch + 1 == FROM:
-            answers[torch.arange(len(answers)), batch.labels] = torch.nan
-        return answers
+    def nan_at_the_label(self, batch):  # argmax returns the index of the first NaN
+        logits = answers_to(self, batch)
+        if self.current_epoch + 1 == BAD_EPOCH:
+            logits[torch.arange(len(logits)), batch.labels] = torch.nan
+        return logits
 
-    monkeypatch.setattr(ClassifierModule, "answers_to", lucky)
-    stops(monkeypatch, tmp_path, OPTIONS[options], "an answer is no number after step 6, in epoch 2 of 3; .*")
+    monkeypatch.setattr(ClassifierModule, "answers_to", nan_at_the_label)
+    check_stop(monkeypatch, tmp_path, OPTIONS[options], "an answer is no number after step 6, in epoch 2 of 3; .*")
 
 
-def test_an_average_that_is_no_number_is_not_kept(tmp_path, monkeypatch):
+def test_non_finite_moving_average_is_not_saved(tmp_path, monkeypatch):
     def poisoned(self):
-        if self.current_epoch + 1 == FROM:
+        if self.current_epoch + 1 == BAD_EPOCH:
             next(self.average.module.parameters()).data.fill_(torch.inf)
 
     monkeypatch.setattr(ClassifierModule, "on_train_epoch_end", poisoned)
-    stops(monkeypatch, tmp_path, OPTIONS["average"], r"\S+ is no number after step 6, in epoch 2 of 3; .*")
+    check_stop(monkeypatch, tmp_path, OPTIONS["moving average"], r"\S+ is no number after step 6, in epoch 2 of 3; .*")
 
 
-def learners():
-    """Every kind of learner, with a batch of images that it takes."""
+def training_modules():
+    """Yield every kind of training module, with the shapes of its images and labels."""
     torch.manual_seed(0)
     yield ClassifierModule(create_model("digits/cnn"), Small(model="digits/cnn"), steps=1), (2, 1, 28, 28), (2,)
     yield (
@@ -127,13 +127,13 @@ def learners():
 
 
 @pytest.mark.parametrize("number", range(3), ids=["classifier", "matcher", "contrast"])
-def test_every_learner_knows_what_is_no_number(number):
-    learner, shape, labels = list(learners())[number]
-    learner.trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+def test_every_training_module_refuses_nan(number):
+    module, shape, labels = list(training_modules())[number]
+    module.trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
     batch = Batch(torch.full(shape, torch.nan), torch.zeros(labels, dtype=torch.int64), [0], 1.0)
     with pytest.raises(NonFiniteError, match=r"^the loss is nan in step 1, in epoch 1 of"):
-        learner.training_step(batch, 0)
-    for norm in (part for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)):
+        module.training_step(batch, 0)
+    for norm in (norm for norm in module.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)):
         norm.reset_running_stats()
     with pytest.raises(NonFiniteError, match=r"^an answer is no number after step 0, in epoch 1 of"):
-        learner.eval().validation_step(batch, 0)
+        module.eval().validation_step(batch, 0)
