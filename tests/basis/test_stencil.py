@@ -241,6 +241,7 @@ def test_damaged_files_raise_a_one_line_error(data, tmp_path_factory):
 @pytest.mark.parametrize(
     ("stencils", "message"),
     [
+        ([Stencil(torch.tensor(1.0))] * 2, r"with 1 to 3 equal sides, .*, got shape \(\)"),
         ([Stencil(torch.rand(4))] * 2, r"with 1 to 3 equal sides, .*, got shape \(4,\)"),
         ([Stencil(torch.rand(4, 3, 2).double())] * 2, r"equal sides, .*, got shape \(4, 3, 2\)"),
         (

@@ -70,10 +70,9 @@ class Stencil:
     def power(self) -> float:
         """Return the power of the response to ReLU features of unit power, per unit of weight variance.
 
-        With many channels and random weights, responses are Gaussian with a correlation over space; after a ReLU it is
-        `R = (sqrt(1 - r^2) + r (pi - arccos r)) / pi` (Cho and Saul, 2009), and the next layer's correlation is R
-        filtered by the spectrum of the stencil. From white noise this converges within a few layers. For pixels it is
-        their number in every layer, He's rule; it is larger for smooth functions, which amplify smooth features.
+        In a deep random network responses are Gaussian with a correlation r over space. A ReLU turns it into
+        `(sqrt(1 - r^2) + r (pi - arccos r)) / pi` (Cho and Saul, 2009), which the next layer filters by the spectrum of
+        the stencil. For pixels the power is their number, He's rule; it is larger for smooth functions.
         """
         grid = [_PERIOD[self.spatial_dims]] * self.spatial_dims
         positions = torch.arange(self.side) * self.dilation % grid[0]
@@ -127,10 +126,10 @@ class Basis:
         self.kernel_size = check_count(type(self).__name__, "kernel_size", kernel_size, 1)
         if len(self.stencils) != len(self.scales):
             raise ValueError(f"Basis: expected one stencil per scale, {len(self.scales)}, got {len(self.stencils)}")
-        count, *sides = self.stencils[0].functions.shape
+        first = tuple(self.stencils[0].functions.shape)
         for stencil in self.stencils:
             shape = tuple(stencil.functions.shape)
-            if len(sides) not in (1, 2, 3) or 0 in shape or shape != (count, *[shape[-1]] * len(sides)):
+            if len(first) not in (2, 3, 4) or 0 in shape or shape != (first[0], *shape[-1:] * (len(first) - 1)):
                 raise ValueError(
                     f"Basis: stencils must be [F, side, ...] with 1 to 3 equal sides, and the same F and axes at every "
                     f"scale, got shape {shape}"
