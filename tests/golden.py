@@ -1,4 +1,4 @@
-"""Inputs, weights and outputs of the authors' layers, and how closely ours must agree with them."""
+"""Inputs, weights and outputs of the authors' layers, and comparisons with tolerances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def golden(shared: Path, name: str) -> dict[str, Tensor]:
 
 
 def loaded(layer: nn.Module, **values: Tensor) -> nn.Module:
-    """The layer with these parameters, in evaluation of none but its own formula."""
+    """Set parameters of a layer by name; return the layer."""
     for name, value in values.items():
         parameter = layer.get_parameter(name)
         assert parameter.shape == value.shape, f"{name}: {tuple(value.shape)} for {tuple(parameter.shape)}"
@@ -24,14 +24,14 @@ def loaded(layer: nn.Module, **values: Tensor) -> nn.Module:
 
 
 def assert_near(ours: Tensor, theirs: Tensor, tolerance: float = 2e-6) -> None:
-    """Equal up to a part of the largest value."""
+    """Assert equality up to a fraction of the largest value."""
     assert ours.shape == theirs.shape
     assert float((ours.detach() - theirs).abs().max()) <= tolerance * max(1.0, float(theirs.abs().max()))
 
 
-def assert_same_with_gradients(one: Tensor, other: Tensor, leaves: list[Tensor]) -> None:
-    torch.testing.assert_close(one, other)
-    probe = torch.randn_like(one)
-    gradients = [torch.autograd.grad((y * probe).sum(), leaves, retain_graph=True) for y in (one, other)]
+def assert_same_with_gradients(actual: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+    torch.testing.assert_close(actual, expected)
+    probe = torch.randn_like(actual)
+    gradients = [torch.autograd.grad((y * probe).sum(), leaves, retain_graph=True) for y in (actual, expected)]
     for mine, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, theirs)

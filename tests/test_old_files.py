@@ -61,7 +61,7 @@ def test_finished_run_is_tested_again(finished, data, cached, capsys):
     assert result["not recorded"] is None
     assert result["equivariance error"] == pytest.approx(before["equivariance error"], rel=1e-4)
     assert result["errors"] == pytest.approx(before["errors"], abs=0 if cached else 2)  # rounding on other machines
-    assert [one["images"] for one in result["by scale"]] == [one["images"] for one in before["by scale"]]
+    assert [row["images"] for row in result["by scale"]] == [row["images"] for row in before["by scale"]]
 
 
 def test_best_weights_are_tested(finished, data, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,6 +34,9 @@ FAMILIES = {
 }
 SCALE_SETS = ((1,), (1, 2), (1, 2**0.5, 2), (0.5, 1, 2))  # sampled bases vanish between pixels at scales below 1
 KINDS = ("zeros", "constant", "denormal", "one magnitude", "all magnitudes", "identical images")
+
+
+LARGEST_SIDE = {1: 30, 2: 14, 3: 7}  # of small images, by spatial dimensions
 
 
 @lru_cache
@@ -79,6 +83,14 @@ def problems(draw) -> Problem:
     return Problem(randomized(layer, draw(st.integers(0, 9))), options)
 
 
+@st.composite
+def sized(draw):
+    """Draw a scale convolution and the size of images."""
+    problem = draw(problems())
+    dims = problem.layer.spatial_dims
+    return problem, draw(st.tuples(*[st.integers(1, LARGEST_SIDE[dims])] * dims))
+
+
 def randomized(module: Any, seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
@@ -101,6 +113,22 @@ def values(kind: str, shape: tuple[int, ...], seed: int = 0, largest: float = LA
         return noise[:1].expand(shape).clone()
     exponents = torch.rand(shape if kind == "all magnitudes" else (), generator=generator, dtype=torch.float64)
     return noise * 10 ** (low + (high - low) * exponents)
+
+
+def dims_of(case):
+    return int(case.name[-2])
+
+
+def output_of(layer, x):
+    """Return the output of a layer, None if it refuses the image as too small, in one line."""
+    try:
+        return layer(x)
+    except ValueError as error:
+        if not re.fullmatch(
+            rf"({type(layer).__name__}|scale convolution): [^\n]*(smaller|at least|can continue)[^\n]*", str(error)
+        ):
+            raise
+    return None
 
 
 def in_precision(module: nn.Module, x: Tensor, precision: str) -> tuple[nn.Module, Tensor, AbstractContextManager[Any]]:
