@@ -1,7 +1,7 @@
-"""How Sphinx builds the documentation: `make docs`.
+"""Sphinx configuration of the documentation: `make docs`.
 
 The source folder is the project's root, so that links between docs/, results/ and examples/ are the same here and on a
-code-hosting page. Nothing is fetched: formulas become MathML, which browsers draw by themselves.
+code-hosting page. Nothing is downloaded: formulas become MathML, which browsers render natively.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ templates_path: list[str] = []
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
-myst_fence_as_directive = ["math"]  # ```math is what code-hosting pages draw
+myst_fence_as_directive = ["math"]  # ```math is what code-hosting pages render
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
@@ -50,9 +50,9 @@ maximum_signature_line_length = 100
 toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 
-# Docstrings put code in single quotes: linked where a public name is meant, code in any case.
+# Docstrings put code in single quotes: linked if it is a public name, formatted as code in any case.
 default_role = "py:obj"
-# Every other reference has to lead somewhere, but for those to other packages, whose pages are not at hand.
+# Every other reference must resolve, except for those to other packages.
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", r".*"),
@@ -60,29 +60,32 @@ nitpick_ignore_regex = [
         "py:.*",
         r"(torch|numpy|np|matplotlib|PIL|lightning|huggingface_hub|collections|contextlib|fractions|pathlib|os|typing|argparse)(\..*)?",
     ),
-    # Types of fields, which are bare names there, and aliases.
-    ("py:class", r"Tensor|Figure|Image|Path|Fraction|Labelled|Shown|Box|nn\.Module"),
-    ("py:class", r"scale_disco\.basis\.prior\.Prior|scale_disco\.bench\.Name|(scale_disco\.scene\.evaluate\.)?Ratio"),
+    # Types of fields, which are unqualified names there, and aliases.
+    ("py:class", r"Tensor|Figure|Image|Path|Fraction|LabeledDataset|Dataset|Box|nn\.Module"),
+    (
+        "py:class",
+        r"scale_disco\.basis\.prior\.\w+|scale_disco\.tasks\.bench\.timing\.Name|Module|(scale_disco\.tasks\.scene\.evaluation\.)?Ratio",
+    ),
 ]
 
 
 def setup(app: Any) -> None:
-    """Add the small things that Sphinx does not do by itself."""
+    """Register what Sphinx does not do itself."""
     app.connect("missing-reference", _by_last_name)
     app.connect("doctree-read", _without_last_blank_line)
     app.connect("build-finished", _front_door)
 
 
 def _by_last_name(app: Any, env: Any, node: Any, content: Any) -> Any:
-    """Link a name in quotes, such as `Scales`, where only one public thing has it."""
+    """Link a name in quotes, such as `Scales`, if it is unique among public names."""
     name = node["reftarget"]
     if (node["refdomain"], node["reftype"]) != ("py", "obj") or not name.replace(".", "_").isidentifier():
         return None
     if name.isalpha() and name.islower() and name not in scale_disco.__all__:  # an ordinary word, such as `train`
         return None
     domain = env.domains.python_domain
-    found = domain.find_obj(env, None, None, name, None, searchmode=1)
-    own = [(name, entry) for name, entry in found if not entry.aliased]
+    matches = domain.find_obj(env, None, None, name, None, searchmode=1)
+    own = [(name, entry) for name, entry in matches if not entry.aliased]
     if len(own) != 1:
         return None
     [(name, entry)] = own
@@ -90,7 +93,7 @@ def _by_last_name(app: Any, env: Any, node: Any, content: Any) -> Any:
 
 
 def _without_last_blank_line(app: Any, tree: nodes.document) -> None:
-    """Doctests end with a blank line before the fence; a reader need not see it."""
+    """Strip the blank line that doctests need before the closing fence."""
     for block in tree.findall(nodes.literal_block):
         text = block.astext().rstrip()
         block.rawsource = text

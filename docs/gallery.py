@@ -1,9 +1,9 @@
-"""Draw the gallery of docs/scene.md: photographs and their scale fields.
+"""Draw the gallery of docs/scene.md: photos and their scale fields.
 
     python docs/gallery.py --photos PHOTOS --run RUN --pretrained RESNET50
 
-PHOTOS are not part of the project. Those of crowds are not ours to show: of them the field is drawn alone, without
-training and in small windows, since all places show the same.
+PHOTOS are not part of the project. Photos of crowds cannot be published: only their scale field is drawn, without
+training and in small windows, since all positions have the same content.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scale_disco.tasks.scene.readout import READOUTS
 from scale_disco.tasks.scene.training import scene_estimator
 
 LONGEST, COLUMNS, INCHES = 640, 2, 2.3
-# Of every picture of the page: names of files, titles, and whether the photograph is shown.
+# For every sheet: whether the photos are shown, and titles by file name.
 SHEETS: dict[str, tuple[bool, dict[str, str]]] = {
     "scene_roads": (
         True,
@@ -60,7 +60,7 @@ SHEETS: dict[str, tuple[bool, dict[str, str]]] = {
 
 
 def draw(photos: Path, estimator: Any, window: int, shown: bool, names: dict[str, str]) -> Any:
-    """A sheet: photographs beside their fields, or fields alone, two of each in a row."""
+    """Draw a sheet: photos next to their scale fields, or fields only, two of each in a row."""
     from matplotlib.figure import Figure
 
     panels: list[tuple[str, Tensor]] = []
@@ -89,11 +89,11 @@ def draw(photos: Path, estimator: Any, window: int, shown: bool, names: dict[str
 
 
 def lighten(path: Path) -> None:
-    """Keep 256 colours of a picture: a quarter of its bytes, for faint steps in skies."""
+    """Reduce an image to 256 colors: a quarter of the bytes, with slight banding in skies."""
     from PIL import Image
 
-    with Image.open(path) as picture:
-        fewer = picture.convert("RGB").quantize(256)
+    with Image.open(path) as image:
+        fewer = image.convert("RGB").quantize(256)
     with written_atomically(path) as draft:
         fewer.save(draft, optimize=True)
 
@@ -101,17 +101,17 @@ def lighten(path: Path) -> None:
 def main() -> None:
     """Draw all sheets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, required=True, help="folder of the photographs")
+    parser.add_argument("--photos", type=Path, required=True, help="folder of photos")
     parser.add_argument("--run", type=Path, required=True, help="run of `disco train scene`")
     parser.add_argument("--pretrained", help="weights of its network")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder of the pictures")
-    given = parser.parse_args()
-    trained = scene_estimator(given.run, given.pretrained)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder of the figures")
+    options = parser.parse_args()
+    trained = scene_estimator(options.run, options.pretrained)
     untrained = ScaleEstimator(trained.backbone, READOUTS["shift"](CHANNELS, SCALES))
     for name, (shown, names) in SHEETS.items():
         estimator, window = (trained, 128) if shown else (untrained, 64)
-        save_figure(draw(given.photos, estimator, window, shown, names), given.out / f"{name}.png")
-        lighten(given.out / f"{name}.png")
+        save_figure(draw(options.photos, estimator, window, shown, names), options.out / f"{name}.png")
+        lighten(options.out / f"{name}.png")
 
 
 if __name__ == "__main__":

