@@ -78,6 +78,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "examples/README.md": ("own_pictures.py",),
     "results/tracking.md": ("--pictures MASTERS",),
     "results/zoom_robustness.md": ('downsampling="centred"', "| centred "),
+    "tests/tasks/stl10/test_networks.py": ('"facts" / "golden"',),  # a folder of shared data
 }
 
 

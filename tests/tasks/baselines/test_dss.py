@@ -48,8 +48,8 @@ def test_is_a_dilated_convolution():
     kernel = conv.weight.reshape(3, 2, 2, 3, 3)
     slow = []
     for k in range(3):
-        neighbours = range(k, min(k + 2, 3))
-        responses = [F.conv2d(maps[:, :, t], kernel[:, :, t - k], padding=2**k, dilation=2**k) for t in neighbours]
+        neighbors = range(k, min(k + 2, 3))
+        responses = [F.conv2d(maps[:, :, t], kernel[:, :, t - k], padding=2**k, dilation=2**k) for t in neighbors]
         slow.append(torch.stack(responses).sum(0))
     assert_same_with_gradients(conv(maps), torch.stack(slow, 2), [maps, conv.weight])
 
@@ -61,14 +61,14 @@ def test_he_weights():
 
 def test_delta_weights_copy_channels():
     kernel = DilatedScaleConv2d(4, 6, 3, scales=2, scale_extent=2, init="delta").weight.detach()
-    centre = torch.zeros(6, 4, dtype=torch.bool)  # gcd 2: each half of the outputs reads its half of the inputs
-    centre[:3, :2] = centre[3:, 2:] = True
-    assert bool((kernel[..., 4][centre] == 1 / 3).all())
-    kernel[..., 4][centre] = 0
+    center = torch.zeros(6, 4, dtype=torch.bool)  # gcd 2: each half of the outputs reads one half of the inputs
+    center[:3, :2] = center[3:, 2:] = True
+    assert bool((kernel[..., 4][center] == 1 / 3).all())
+    kernel[..., 4][center] = 0
     assert 0.005 < float(kernel.abs().max()) <= 0.01
 
 
-def test_can_be_made_on_the_meta_device():
+def test_created_on_the_meta_device():
     with torch.device("meta"):
         assert DilatedScaleConv2d(4, 6, 3, scales=2, init="delta").weight.is_meta
 
@@ -83,7 +83,7 @@ def test_can_be_made_on_the_meta_device():
         (lambda: DilatedScaleConv2d(1, 1, 3, 2, init="zero"), "init must be one of he, delta, got 'zero'"),
     ],
 )
-def test_wrong_calls_get_one_line(call, message):
+def test_invalid_arguments_raise_one_line(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

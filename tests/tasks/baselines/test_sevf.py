@@ -37,7 +37,7 @@ def test_agrees_with_the_authors(shared):
     expect(field, "u2", "v2")
 
 
-def test_equals_the_literal_formula():
+def test_equals_the_formula():
     layer = VectorConv2d(2, 3, 3).double()
     x = torch.randn(1, 2, 2, 14, 14, dtype=torch.float64, requires_grad=True)
     wu, wv = layer.weight.unbind(2)
@@ -56,7 +56,7 @@ def test_equals_the_literal_formula():
     assert_same_with_gradients(layer(x), slow, [x, layer.weight])
 
 
-def test_pool_keeps_whole_vectors():
+def test_pool_selects_vectors():
     x = torch.randn(2, 3, 2, 14, 14)
     y = longest(x, 8, 2)
     assert y.shape == (2, 3, 2, 2, 2)
@@ -75,7 +75,7 @@ def test_norm_in_evaluation_uses_the_running_variance():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gradients_are_finite_where_vectors_vanish(dtype):
+def test_gradients_are_finite_for_zero_vectors(dtype):
     net = nn.Sequential(
         *(VectorLift2d(1, 3, 3), VectorMaxPool2d(2), VectorBatchNorm2d(3)),
         *(VectorConv2d(3, 4, 3), VectorMaxPool2d(2), VectorBatchNorm2d(4), Magnitude()),
@@ -101,7 +101,7 @@ def test_gradients():
     assert torch.autograd.gradcheck(norm, (x,))
 
 
-def test_weights_start_as_those_of_an_ordinary_convolution():
+def test_weights_are_initialized_as_those_of_conv2d():
     assert float(VectorConv2d(8, 16, 7).weight.detach().abs().max()) == pytest.approx(1 / math.sqrt(8 * 49), rel=0.01)
 
 
@@ -115,7 +115,7 @@ def test_weights_start_as_those_of_an_ordinary_convolution():
         (lambda: Magnitude()(torch.rand(1, 1, 3, 4, 4)), r"S = 2 \(the components of a vector\), got shape"),
     ],
 )
-def test_wrong_calls_get_one_line(call, message):
+def test_invalid_arguments_raise_one_line(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -11,7 +11,7 @@ from tests.tasks.baselines.test_sicnn import MNIST, resized
 
 
 def literal(layer: RescalingConv2d, x: Tensor) -> Tensor:
-    """Whole images rescaled, convolved, rescaled back."""
+    """Rescale whole images, convolve, rescale back."""
     responses = []
     for scale in layer.scales:
         y = F.conv2d(resized(x, scale, "bilinear"), layer.weight, layer.bias, layer.stride, layer.padding)
@@ -36,13 +36,13 @@ def test_agrees_with_the_authors(shared, name, scales, stride, padding):
 
 @pytest.mark.parametrize("side", [14, 15, 28])
 @pytest.mark.parametrize(("stride", "padding"), [(1, 3), (2, 3), (1, 0)])
-def test_convolving_only_what_is_used_changes_nothing(side, stride, padding):
+def test_skipping_unused_pixels_changes_nothing(side, stride, padding):
     layer = RescalingConv2d(2, 3, 7, MNIST, stride, padding).double()
     x = torch.randn(2, 2, side, side, dtype=torch.float64, requires_grad=True)
     assert_same_with_gradients(layer(x), literal(layer, x), [x, layer.weight, layer.bias])
 
 
-def test_axes_may_differ():
+def test_images_need_not_be_square():
     layer = RescalingConv2d(1, 2, 3, (0.5, 1, 2), padding=1)
     x = torch.randn(1, 1, 12, 20)
     torch.testing.assert_close(layer(x.mT), _transposed(layer)(x).mT)
@@ -67,7 +67,7 @@ def test_gradients():
         (lambda: RescalingConv2d(1, 1, 1, [0.3])(torch.rand(1, 1, 3, 3)), "3 pixels scaled by 0.3 leave none"),
     ],
 )
-def test_wrong_calls_get_one_line(call, message):
+def test_invalid_arguments_raise_one_line(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -16,7 +16,7 @@ STL = (0.67, 1.0, 1.5)
 
 
 def resized(image: Tensor, factor: float, mode: str) -> Tensor:
-    """Interpolation, then zeros around or a cut, as the formula says it: on images, not as a matrix."""
+    """Interpolate images, then pad with zeros or crop."""
     side = image.shape[-1]
     image = F.interpolate(image, scale_factor=factor, mode=mode, align_corners=True if mode == "bilinear" else None)
     before = math.floor((side - image.shape[-1]) / 2)
@@ -24,7 +24,7 @@ def resized(image: Tensor, factor: float, mode: str) -> Tensor:
 
 
 def literal_kernels(weight: Tensor, scales: tuple[float, ...]) -> Tensor:
-    """The kernels of all columns, [S, C', C, m, m], from weights [C', C, k, k]."""
+    """Kernels of all columns, [S, C', C, m, m], from weights [C', C, k, k]."""
     side = weight.shape[-1]
     margin = math.ceil((int(side * scales[-1]) - side) / 2)
     padded = F.pad(weight, [margin] * 4)
@@ -35,7 +35,7 @@ def literal_kernels(weight: Tensor, scales: tuple[float, ...]) -> Tensor:
     return torch.stack(made)
 
 
-# The authors interpolate in single precision, and the smallest scales leave few taps to level its error out.
+# The authors interpolate in single precision, and the few taps of the smallest scales do not average its error.
 def test_lift_agrees_with_the_authors(shared):
     data = golden(shared, "sicnn_mnist")
     assert_near(literal_kernels(data["weight"], MNIST).flatten(0, 1), data["kernel"], 5e-7)
@@ -52,7 +52,7 @@ def test_columns_agree_with_the_authors(shared):
 
 @pytest.mark.parametrize(("scales", "side"), [(MNIST, 7), (STL, 3), ((0.5, 1, 2), 5)])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_equals_the_literal_formula(scales, side, stride):
+def test_equals_the_formula(scales, side, stride):
     lift = ColumnLift2d(2, 3, side, scales, stride).double()
     conv = ColumnConv2d(2, 3, side, scales, stride).double()
     image = torch.randn(2, 2, 15, 17, dtype=torch.float64, requires_grad=True)
@@ -69,7 +69,7 @@ def test_equals_the_literal_formula(scales, side, stride):
     assert_same_with_gradients(conv(maps), slow(list(maps.unbind(2)), conv.weight), [maps, conv.weight])
 
 
-def test_large_kernels_run_through_the_spectrum_unnoticed():
+def test_large_kernels_agree_by_fft():
     conv = ColumnConv2d(20, 3, 7, MNIST).double()
     maps = torch.randn(1, 20, 7, 14, 14, dtype=torch.float64, requires_grad=True)
     kernels = literal_kernels(conv.weight.reshape(3, 20, 7, 7), MNIST)
@@ -77,7 +77,7 @@ def test_large_kernels_run_through_the_spectrum_unnoticed():
     assert_same_with_gradients(conv(maps), torch.stack(slow, 2), [maps, conv.weight])
 
 
-def test_small_scales_are_cut_to_their_taps():
+def test_small_scales_have_few_taps():
     assert ColumnLift2d(1, 1, 7, MNIST).basis.support == (3, 5, 5, 7, 11, 17, 23)
 
 
@@ -89,20 +89,20 @@ def test_gradients():
 
 def test_one_pixel_is_the_same_in_all_columns():
     conv = ColumnConv2d(2, 3, 1, MNIST, stride=2)
-    nn.init.zeros_(conv.weight[:1])  # no division by its magnitude
+    nn.init.zeros_(conv.weight[:1])  # not divided by its norm
     maps = torch.randn(2, 2, 7, 8, 8)
-    for k, one in enumerate(conv(maps).unbind(2)):
-        torch.testing.assert_close(one, F.conv2d(maps[:, :, k], conv.weight, stride=2))
+    for k, column in enumerate(conv(maps).unbind(2)):
+        torch.testing.assert_close(column, F.conv2d(maps[:, :, k], conv.weight, stride=2))
 
 
-def test_weights_start_as_those_of_an_ordinary_convolution():
+def test_weights_are_initialized_as_those_of_conv2d():
     torch.manual_seed(1)
     plain = nn.Conv2d(8, 16, 7, bias=False).weight
     torch.manual_seed(1)
     torch.testing.assert_close(ColumnConv2d(8, 16, 7, MNIST).weight.flatten(), plain.flatten())
 
 
-def test_every_column_has_its_norm():
+def test_every_column_has_its_own_norm():
     maps = torch.randn(4, 2, 3, 8, 8) * torch.tensor([1.0, 10, 100])[:, None, None]
     norm, plain = ColumnBatchNorm2d(2, 3), nn.BatchNorm2d(6)
     y = plain(maps.movedim(2, 1).flatten(1, 2)).unflatten(1, (3, 2)).movedim(1, 2)
@@ -139,7 +139,7 @@ def test_rescaling_is_interpolation(side, factor, mode):
         (lambda: rescaling(2, 0.3), "rescaling: 2 pixels scaled by 0.3 leave none"),
     ],
 )
-def test_wrong_calls_get_one_line(call, message):
+def test_invalid_arguments_raise_one_line(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -25,8 +25,8 @@ def test_agrees_with_the_authors(shared, name, settings):
     assert_near(layer(data["x"]).relu(), data["y"])
 
 
-def test_kernels_are_a_rotation_of_phase():
-    """At the size of the grid itself, a kernel of real weights is its wave moved along the logarithm of the radius."""
+def test_scaling_is_a_phase_rotation():
+    """On the full grid, a kernel of real weights is its wave shifted along the logarithm of the radius."""
     basis = SteerableBasis([9, 17], 17)
     small, large = (stencil.functions for stencil in basis.stencils)
     assert basis.scales[1] == 1
@@ -43,7 +43,7 @@ def test_maximum_over_sizes_with_a_stride():
     torch.testing.assert_close(layer(x), torch.stack(responses).amax(0))
 
 
-def test_large_kernels_run_through_the_spectrum_unnoticed():
+def test_large_kernels_agree_by_fft():
     layer = SteerableConv2d(20, 3, *MNIST).double()
     x = torch.randn(1, 20, 14, 14, dtype=torch.float64)
     responses = [F.conv2d(x, kernel, padding=kernel.shape[-1] // 2) for kernel in layer.lift.kernels()]
@@ -56,14 +56,14 @@ def test_gradients():
     assert torch.autograd.gradcheck(lambda x, _: layer(x), (x, layer.lift.weight))
 
 
-def test_weights_start_as_the_authors_do():
+def test_weights_are_initialized_as_the_authors_do():
     weight = SteerableConv2d(16, 32, *MNIST).lift.weight.detach()
     bound = math.sqrt(2 / (9 * 16 * 32))
     assert weight.shape == (32, 16, 54)
     assert 0.99 * bound < float(weight.abs().max()) <= bound
 
 
-def test_counts_the_unused_parameter_of_the_authors():
+def test_the_unused_parameter_is_counted():
     layer = SteerableConv2d(4, 6, *MNIST)
     assert sum(parameter.numel() for parameter in layer.parameters()) == 55 * 4 * 6
     layer(torch.randn(1, 4, 20, 20)).sum().backward()
@@ -80,7 +80,7 @@ def test_counts_the_unused_parameter_of_the_authors():
         (lambda: SteerableConv2d(2, 2, [3], 3)(torch.rand(1, 3, 8, 8)), "SteerableLift2d: .* with C = 2, got shape"),
     ],
 )
-def test_wrong_calls_get_one_line(call, message):
+def test_invalid_arguments_raise_one_line(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

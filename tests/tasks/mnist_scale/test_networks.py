@@ -23,13 +23,13 @@ PARAMETERS = {
 }
 
 
-def test_all_of_table_1_is_there():
+def test_all_networks_of_table_1_are_listed():
     assert set(list_models("mnist")) == set(PARAMETERS)
     assert set(PARAMETERS) <= set(list_models())
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_network(name):
+def test_networks_have_the_parameters_of_the_paper_and_gradients(name):
     net = create_model(name)
     assert sum(parameter.numel() for parameter in net.parameters()) == PARAMETERS[name]
     images = torch.rand(2, 1, 28, 28)
@@ -44,40 +44,44 @@ def test_network(name):
             assert parameter.grad.isfinite().all(), key
     net.eval()
     with torch.inference_mode():
-        assert net(torch.rand(1, 1, 56, 56)).shape == (1, 10)  # a larger canvas
+        assert net(torch.rand(1, 1, 56, 56)).shape == (1, 10)  # larger images
 
 
 @pytest.mark.parametrize("name", ["mnist/disco", "mnist/sesn-hermite", "mnist/sesn-bspline"])
 def test_bases_for_augmentation_differ(name):
     first, second = (
-        next(part for part in create_model(name, augmented=augmented).modules() if isinstance(part, ScaleConvolution))
+        next(
+            module
+            for module in create_model(name, augmented=augmented).modules()
+            if isinstance(module, ScaleConvolution)
+        )
         for augmented in (False, True)
     )
     assert first.basis.fingerprint != second.basis.fingerprint
 
 
-def test_weights_start_as_the_authors_do():
-    layers = [part for part in create_model("mnist/disco").modules() if isinstance(part, ScaleConvolution)]
+def test_weights_are_initialized_as_the_authors_do():
+    layers = [module for module in create_model("mnist/disco").modules() if isinstance(module, ScaleConvolution)]
     for layer, fan_in in zip(layers, (49, 32 * 49, 63 * 49), strict=True):
         assert 0.95 * fan_in**-0.5 < layer.weight.abs().max() <= fan_in**-0.5
         assert not layer.bias.any()
 
 
 @pytest.mark.parametrize("pool", [CornerMaxPool(), CornerMixedPool()])
-def test_last_pool_grows_with_the_map(pool):
+def test_last_pool_grows_with_the_feature_map(pool):
     x = torch.randn(2, 3, 14, 14)
     large = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
     torch.testing.assert_close(pool(large), pool(x))
 
 
-def test_disco_ends_as_the_authors_describe():
+def test_last_pools_are_those_of_the_authors():
     x = torch.randn(2, 3, 14, 14)
     expected = torch.nn.Sequential(torch.nn.MaxPool2d(7, 1), torch.nn.AvgPool2d(2, 4))(x)
     torch.testing.assert_close(CornerMixedPool()(x), expected)
     torch.testing.assert_close(CornerMaxPool()(x), torch.nn.MaxPool2d(8, padding=2)(x))
 
 
-def test_errors_are_clear():
+def test_invalid_names_and_sizes_raise():
     with pytest.raises(ValueError, match=r"create_model: expected one of mnist/cnn, .*, got 'disco'"):
         create_model("disco")
     with pytest.raises(ValueError, match=r"expected square maps of a multiple of 14 pixels .* got 15x15"):

@@ -28,7 +28,7 @@ from scale_disco.tasks.stl10.networks import (
     disco_basis,
 )
 
-# Trainable numbers of the authors' networks of depth 16 and width 8.
+# Parameters of the authors' networks of depth 16 and width 8.
 PARAMETERS = {
     "stl10/wrn": 10_961_370,
     "stl10/sicnn": 10_975_770,
@@ -51,7 +51,7 @@ IDS = ["-".join([name, *map(str, options.values())]) for name, options in OPTION
 
 
 def on_meta(name: str, **options) -> nn.Module:
-    """The network without numbers in it, built in no time at full width."""
+    """Build the network without allocating its weights."""
     with torch.device("meta"):
         return create_model(name, **options)
 
@@ -61,15 +61,15 @@ def count(net: nn.Module) -> int:
 
 
 def shapes(net: nn.Module, image: torch.Tensor) -> dict[str, tuple[int, ...]]:
-    """What comes out of every part, without the batch."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name, part in net.named_modules():
-        part.register_forward_hook(lambda _, __, y, name=name: found.update({name: tuple(y.shape[1:])}))
+    """Output shape of every module, without the batch."""
+    recorded: dict[str, tuple[int, ...]] = {}
+    for name, module in net.named_modules():
+        module.register_forward_hook(lambda _, __, y, name=name: recorded.update({name: tuple(y.shape[1:])}))
     net(image)
-    return found
+    return recorded
 
 
-def test_all_of_table_2_is_there():
+def test_all_networks_of_table_2_are_listed():
     assert set(list_models("stl10")) == set(PARAMETERS)
 
 
@@ -80,7 +80,7 @@ def test_parameters_are_those_of_the_paper(name):
 
 @pytest.mark.parametrize(("layout", "more"), [("plain", 0), ("projected", 0), ("interscale", 16 * 128 * 9)])
 @pytest.mark.parametrize("kind", ["sesn-hermite", "disco"])
-def test_layouts_differ_in_what_the_first_block_sees(kind, layout, more):
+def test_layouts_differ_in_the_scale_extent_of_the_first_block(kind, layout, more):
     assert count(on_meta(f"stl10/{kind}", layout=layout)) == 10_961_370 + more
 
 
@@ -88,11 +88,13 @@ def test_layouts_differ_in_what_the_first_block_sees(kind, layout, more):
 def test_depth_counts_convolutions(depth, blocks):
     net = on_meta("stl10/wrn", depth=depth, width=2)
     assert [len(group) for group in (net.group1, net.group2, net.group3)] == [blocks] * 3
-    assert sum(isinstance(part, nn.Conv2d) and part.kernel_size == (3, 3) for part in net.modules()) == 6 * blocks + 1
+    assert (
+        sum(isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3) for layer in net.modules()) == 6 * blocks + 1
+    )
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS, ids=IDS)
-def test_learns_from_images_of_any_size(name, options):
+def test_networks_train_on_images_of_any_size(name, options):
     net = create_model(name, classes=7, **SMALL, **options)
     before = {key: value.clone() for key, value in net.named_parameters()}
     labels = torch.tensor([3, 5])
@@ -121,42 +123,42 @@ def test_small_networks_are_fast():
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS, ids=IDS)
-def test_weights_travel(name, options):
+def test_state_dict_round_trip(name, options):
     first, second = (create_model(name, **SMALL, **options) for _ in range(2))
     images = torch.randn(2, 3, 32, 32)
-    first(images)  # statistics of the norms, too
+    first(images)  # updates the statistics of the norms
     first.eval(), second.eval()
     assert not torch.equal(first(images), second(images))
     second.load_state_dict(first.state_dict())
     torch.testing.assert_close(second(images), first(images))
 
 
-def test_weights_of_another_basis_are_refused():
+def test_weights_of_another_basis_raise():
     stopped = create_model("stl10/disco", **SMALL, basis_steps=3)
     with pytest.raises(ValueError, match="made with another basis"):
         create_model("stl10/disco", **SMALL).load_state_dict(stopped.state_dict())
 
 
-def test_can_be_saved_by_name(tmp_path):
+def test_saved_and_loaded_by_name(tmp_path):
     net = ScaleModel("stl10/disco", **SMALL, pools="mean").eval()
     net.save_pretrained(tmp_path)
     images = torch.randn(1, 3, 32, 32)
     torch.testing.assert_close(ScaleModel.from_pretrained(tmp_path).eval()(images), net(images))
 
 
-def test_maps_of_disco_have_the_authors_shapes():
+def test_feature_maps_of_disco_have_the_authors_shapes():
     net = on_meta("stl10/disco")
-    found = shapes(net, torch.empty(1, 3, 96, 96, device="meta"))
-    assert found["stem"] == (16, 3, 96, 96)
-    assert found["group1"] == (128, 3, 96, 96)
-    project, lift, pool = (found[f"group2.0.conv1.{index}"] for index in range(3))
+    outputs = shapes(net, torch.empty(1, 3, 96, 96, device="meta"))
+    assert outputs["stem"] == (16, 3, 96, 96)
+    assert outputs["group1"] == (128, 3, 96, 96)
+    project, lift, pool = (outputs[f"group2.0.conv1.{index}"] for index in range(3))
     assert (project, lift, pool) == ((128, 96, 96), (256, 3, 96, 96), (256, 3, 48, 48))
-    assert found["group2.0.shortcut.0"] == (256, 3, 96, 96)
-    assert found["group2.0.shortcut.1"] == found["group2"] == (256, 3, 48, 48)
-    assert found["group3.0.conv1.1"] == (512, 3, 48, 48)
-    assert found["group3"] == (512, 3, 24, 24)
-    assert found["head.0"] == found["head.2"] == (512, 24, 24)
-    assert found["head"] == (512,)
+    assert outputs["group2.0.shortcut.0"] == (256, 3, 96, 96)
+    assert outputs["group2.0.shortcut.1"] == outputs["group2"] == (256, 3, 48, 48)
+    assert outputs["group3.0.conv1.1"] == (512, 3, 48, 48)
+    assert outputs["group3"] == (512, 3, 24, 24)
+    assert outputs["head.0"] == outputs["head.2"] == (512, 24, 24)
+    assert outputs["head"] == (512,)
 
 
 @pytest.mark.parametrize(
@@ -170,24 +172,24 @@ def test_maps_of_disco_have_the_authors_shapes():
         ("sesn-hermite", (16, 128, 256, 512), ((3,), (3,), (3,), (3,))),
     ],
 )
-def test_maps_of_the_others(name, channels, scales):
-    found = shapes(on_meta(f"stl10/{name}"), torch.empty(1, 3, 96, 96, device="meta"))
-    for part, width, extra, side in zip(
+def test_feature_maps_of_other_networks(name, channels, scales):
+    outputs = shapes(on_meta(f"stl10/{name}"), torch.empty(1, 3, 96, 96, device="meta"))
+    for module, width, extra, side in zip(
         ("stem", "group1", "group2", "group3"), channels, scales, (96, 96, 48, 24), strict=True
     ):
-        assert found[part] == (width, *extra, side, side)
+        assert outputs[module] == (width, *extra, side, side)
 
 
-def test_dss_sees_neighbours_where_it_loses_a_scale():
+def test_dss_has_scale_extent_2_where_a_scale_is_removed():
     net = on_meta("stl10/dss")
-    found = shapes(net, torch.empty(1, 3, 96, 96, device="meta"))
+    outputs = shapes(net, torch.empty(1, 3, 96, 96, device="meta"))
     extents = [layer.scale_extent for layer in net.modules() if isinstance(layer, DilatedScaleConv2d)]
     assert net.group1[0].conv1.scale_extent == net.group2[0].conv1.scale_extent == 2
     assert sorted(extents) == [1] * (len(extents) - 2) + [2, 2]
-    assert found["group1.0.conv1"] == (128, 4, 96, 96)  # the scale is lost behind it
-    assert found["group1.0.conv2.0"] == (128, 3, 96, 96)
-    assert found["group1.0.shortcut.0"] == (16, 3, 96, 96)
-    assert found["group2.0.conv1"] == (240, 3, 48, 48)
+    assert outputs["group1.0.conv1"] == (128, 4, 96, 96)  # the scale is removed after it
+    assert outputs["group1.0.conv2.0"] == (128, 3, 96, 96)
+    assert outputs["group1.0.shortcut.0"] == (16, 3, 96, 96)
+    assert outputs["group2.0.conv1"] == (240, 3, 48, 48)
 
 
 def test_strides_and_projections_of_sesn():
@@ -203,7 +205,7 @@ def test_strides_and_projections_of_sesn():
     assert projected.stem.basis.scales[0] == 0.9
 
 
-def test_disco_has_pools_for_strides():
+def test_disco_pools_instead_of_strides():
     for pools, kind in (("max", ScaleMaxPool2d), ("mean", ScaleAvgPool2d), ("blur", ScaleBlurPool2d)):
         net = on_meta("stl10/disco", pools=pools)
         assert all(layer.stride == 1 for layer in net.modules() if isinstance(layer, ScaleConvolution))
@@ -213,15 +215,15 @@ def test_disco_has_pools_for_strides():
 
 
 @pytest.mark.parametrize("pools", ["mean", "blur"])
-def test_means_commute_with_the_shortcut(pools):
+def test_averages_commute_with_the_shortcut(pools):
     layers = ScaleMaps(disco_basis(), "projected", pools)
-    point = layers.point(4, 6, 2).double()
-    pool, conv = point
+    pointwise = layers.pointwise(4, 6, 2).double()
+    pool, conv = pointwise
     x = torch.randn(2, 4, 3, 12, 12, dtype=torch.float64)
-    torch.testing.assert_close(point(x), pool(conv(x)))
+    torch.testing.assert_close(pointwise(x), pool(conv(x)))
 
 
-def test_disco_basis_is_the_authors_where_nothing_is_fitted(shared):
+def test_disco_basis_is_the_authors_at_integer_scales(shared):
     with np.load(shared / "facts" / "golden" / "discoA_stl.npz") as archive:
         theirs = torch.from_numpy(archive["basis"]).double()
     ours = disco_basis().dense()
@@ -231,7 +233,7 @@ def test_disco_basis_is_the_authors_where_nothing_is_fitted(shared):
     assert float((white[:, 1] - theirs[:, 1]).norm() / theirs[:, 1].norm()) < 0.1
 
 
-def test_bases_can_be_stopped_early():
+def test_basis_steps_stop_gradient_descent():
     errors = [disco_basis(prior="white", basis_steps=steps).error for steps in (0, 10, 60)]
     best = disco_basis(prior="white").error
     assert errors[0] > errors[1] > errors[2] > 0.999 * best
@@ -241,7 +243,7 @@ def test_bases_can_be_stopped_early():
 
 
 @pytest.mark.parametrize("name", ["wrn", "sicnn", "si-convnet", "sesn-hermite", "disco"])
-def test_weights_start_normal_over_the_outputs(name):
+def test_weights_are_he_normal_with_fan_out(name):
     net = create_model(f"stl10/{name}", depth=10, width=4)
     checked = 0
     for layer in net.modules():
@@ -255,15 +257,15 @@ def test_weights_start_normal_over_the_outputs(name):
     assert not net.classifier.bias.any()
 
 
-def test_neighbours_start_like_the_rest():
+def test_weights_of_all_neighboring_scales_are_initialized_alike():
     net = create_model("stl10/sesn-hermite", depth=10, width=8, layout="interscale")
     weight = net.group1[0].conv1[0].weight.detach()
     assert weight.shape == (128, 16, 2, 9)
-    for own in weight.unbind(2):
-        assert float(own.std()) == pytest.approx(math.sqrt(2 / (128 * 2 * 9)), rel=0.03)
+    for scale_weight in weight.unbind(2):
+        assert float(scale_weight.std()) == pytest.approx(math.sqrt(2 / (128 * 2 * 9)), rel=0.03)
 
 
-def test_others_keep_their_own_start():
+def test_dss_and_ss_cnn_keep_their_initialization():
     for layer in create_model("stl10/dss", depth=10, width=1).modules():
         if isinstance(layer, DilatedScaleConv2d):
             assert float(layer.weight.detach().median().abs()) < 0.01 or layer.weight.shape[-1] == 1
@@ -275,7 +277,7 @@ def test_others_keep_their_own_start():
             assert 0.95 * bound < float(layer.weight.detach().abs().max()) <= bound
 
 
-def test_ss_cnn_has_sizes_in_the_stem_only():
+def test_ss_cnn_has_several_sizes_in_the_stem_only():
     layers = [layer for layer in on_meta("stl10/ss-cnn").modules() if isinstance(layer, SteerableConv2d)]
     assert [len(layer.lift.basis.scales) for layer in layers] == [3] + [1] * 12
 
@@ -289,7 +291,7 @@ def test_block_is_the_authors_formula():
     torch.testing.assert_close(block(x), y + F.conv2d(active, block.shortcut.weight, stride=2))
     same = PreActBlock(WideResNetLayers(), 4, 4, BlockPosition(2, False), 0.0).double().eval()
     nn.init.zeros_(same.conv2.weight)
-    torch.testing.assert_close(same(x), x)  # not its activation
+    torch.testing.assert_close(same(x), x)  # not the activation
 
 
 def test_projected_block_is_the_authors_formula():
@@ -299,7 +301,7 @@ def test_projected_block_is_the_authors_formula():
     active = F.relu(F.batch_norm(x, None, None, training=True))
     y = F.max_pool3d(reference.scale_lift(active.amax(2), lift.weight, lift.basis), (1, 2, 2))
     y = reference.scale_conv(F.relu(F.batch_norm(y, None, None, training=True)), block.conv2.weight, block.conv2.basis)
-    point = block.shortcut[0].weight  # of the map that is not projected
+    point = block.shortcut[0].weight  # of the feature map that is not projected
     short = F.max_pool3d(F.conv3d(active, point.reshape(6, 4, 1, 1, 1)), (1, 2, 2))
     torch.testing.assert_close(block(x), y + short)
 
@@ -311,13 +313,13 @@ def test_dropout_is_before_the_second_convolution():
     seen = []
     block.dropout.register_forward_hook(lambda _, inputs, y: seen.append((inputs[0], y)))
     block(x)
-    kept = seen[0][1] != 0
-    assert 0.3 < float(kept.sum() / (seen[0][0] != 0).sum()) < 0.7
-    torch.testing.assert_close(seen[0][1][kept], 2 * seen[0][0][kept])
+    nonzero = seen[0][1] != 0
+    assert 0.3 < float(nonzero.sum() / (seen[0][0] != 0).sum()) < 0.7
+    torch.testing.assert_close(seen[0][1][nonzero], 2 * seen[0][0][nonzero])
     assert create_model("stl10/disco", **SMALL).group1[0].dropout.p == 0.3
 
 
-def test_the_head_projects_where_the_authors_do():
+def test_heads_have_the_authors_order_of_layers():
     order = {
         "sicnn": ["ColumnBatchNorm2d", "ReLU", "GlobalMean", "ScaleProject"],
         "dss": ["ScaleBatchNorm2d", "ReLU", "ScaleProject", "GlobalMean"],
@@ -325,7 +327,7 @@ def test_the_head_projects_where_the_authors_do():
         "wrn": ["BatchNorm2d", "ReLU", "GlobalMean"],
     }
     for name, expected in order.items():
-        assert [type(part).__name__ for part in on_meta(f"stl10/{name}").head] == expected
+        assert [type(layer).__name__ for layer in on_meta(f"stl10/{name}").head] == expected
     x = torch.randn(2, 3, 4, 5, 6)
     torch.testing.assert_close(GlobalMean()(x), x.flatten(-2).mean(-1))
 
@@ -334,9 +336,9 @@ def test_memory_stays_scale_major():
     """No layer between the stem and the head needs a copy to fold its map."""
     for name in ("stl10/disco", "stl10/sesn-hermite", "stl10/dss", "stl10/sicnn"):
         net = create_model(name, **SMALL)
-        for part in net.modules():
-            if not isinstance(part, FirstScales):
-                part.register_forward_hook(
+        for module in net.modules():
+            if not isinstance(module, FirstScales):
+                module.register_forward_hook(
                     lambda _, __, y, name=name: (
                         None
                         if y.ndim < 5 or y.movedim(2, 0).is_contiguous()
@@ -352,7 +354,7 @@ def test_dense_reference_is_the_same_network():
     torch.testing.assert_close(on_reference(net)(x), net(x))
 
 
-def test_baking_changes_nothing():
+def test_baking_keeps_the_output():
     net = create_model("stl10/disco", **SMALL).double().eval()
     x = torch.randn(1, 3, 32, 32, dtype=torch.float64)
     torch.testing.assert_close(bake(net)(x), net(x))
@@ -373,12 +375,12 @@ def test_baking_changes_nothing():
         ("disco", {"basis_steps": -1}, "DiscreteBasis: steps must be an integer >= 0, got -1"),
     ],
 )
-def test_wrong_options_get_one_line(name, options, message):
+def test_invalid_options_raise_one_line(name, options, message):
     with pytest.raises(ValueError, match=message) as caught:
         create_model(f"stl10/{name}", **options)
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_options_are_refused():
+def test_unknown_options_raise():
     with pytest.raises(TypeError, match="expected options of stl10/wrn among depth, width, classes, dropout, got 'poo"):
         create_model("stl10/wrn", pools="max")

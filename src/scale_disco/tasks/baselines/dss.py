@@ -9,24 +9,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...basis import DiscreteBasis
-from ...checks import check_count, check_positive
+from ...checks import check_choice, check_count, check_positive
 from ...fold import unfold
 from ...functional.layout import check_shape
 from ...nn import ScaleConv2d
 from ...nn.fixed import FixedTensors
-
-_INITS = ("he", "delta")
+from . import check_odd
 
 
 class ScaleSpace(FixedTensors):
-    """The image and its blurred copies: [B, C, H, W] -> [B, C, S, H, W], the blur doubling with the scale.
+    """Gaussian scale space of an image: [B, C, H, W] -> [B, C, S, H, W]; the blur doubles with the scale.
 
-    The blur is the discrete Gaussian `e^-t I_|x|(t)` of variance `t = sigma^2 (4^k - 1)` at scale k: what an image that
-    already has a blur of `sigma` lacks to one of `2^k sigma`. It is cut at four standard deviations; outside are zeros.
+    Scale k is filtered with the discrete Gaussian `e^-t I_|x|(t)` of variance `t = sigma^2 (4^k - 1)`, which takes an
+    image of blur `sigma` to `2^k sigma`. It is truncated at four standard deviations; the padding is zero.
 
     Args:
-        scales: Number of scales, the image included.
-        sigma: Blur that the image is taken to have, in pixels.
+        scales: Number of scales, including the image.
+        sigma: Assumed blur of the image, in pixels.
 
     Example:
         >>> ScaleSpace(3)(torch.randn(2, 1, 28, 28)).shape
@@ -52,16 +51,16 @@ class ScaleSpace(FixedTensors):
 class DilatedScaleConv2d(ScaleConv2d):
     """Scale convolution with a kernel dilated by 1, 2, 4, ...: [B, C, S, H, W] -> [B, C', S, H', W'], no bias.
 
-    It is `ScaleConv2d` on the discrete basis, which for such scales is pure dilation, with the weights of DSS.
+    It is `ScaleConv2d` on the discrete basis, which is pure dilation for these scales, with the initialization of DSS.
 
     Args:
-        in_channels: Channels of the input, at every scale.
-        out_channels: Channels of the output, at every scale.
-        kernel_size: Side of the kernel at the first scale.
+        in_channels: Number of input channels.
+        out_channels: Number of output channels.
+        kernel_size: Kernel size at the first scale.
         scales: Number of scales.
-        stride: Step between output pixels.
-        scale_extent: T, how many neighbouring scales each output sees.
-        init: "he" draws from N(0, 2 / (k^2 T C)); "delta" starts near the map that copies channels.
+        stride: Stride of the convolution.
+        scale_extent: T, number of neighboring scales per output.
+        init: "he" draws from N(0, 2 / (k^2 T C)); "delta" starts close to copying the channels.
 
     Example:
         >>> conv = DilatedScaleConv2d(16, 32, 7, scales=2)
@@ -79,18 +78,14 @@ class DilatedScaleConv2d(ScaleConv2d):
         scale_extent: int = 1,
         init: str = "he",
     ) -> None:
-        if init not in _INITS:
-            raise ValueError(f"DilatedScaleConv2d: init must be one of {', '.join(_INITS)}, got {init!r}")
-        if check_count("DilatedScaleConv2d", "kernel_size", kernel_size, 1) % 2 == 0:
-            raise ValueError(f"DilatedScaleConv2d: kernel_size must be odd, got {kernel_size}")
-        self._init = init
-        basis = DiscreteBasis(
-            kernel_size, [2**k for k in range(check_count("DilatedScaleConv2d", "scales", scales, 1))]
-        )
+        who = "DilatedScaleConv2d"
+        self._init = check_choice(who, "init", init, ("he", "delta"))
+        factors = [2**k for k in range(check_count(who, "scales", scales, 1))]
+        basis = DiscreteBasis(check_odd(who, "kernel_size", kernel_size), factors)
         super().__init__(in_channels, out_channels, basis, stride, bias=False, scale_extent=scale_extent)
 
     def reset_parameters(self) -> None:
-        """Random weights as in the authors' code."""
+        """Draw random weights as in the authors' code."""
         if self._init == "he":
             nn.init.normal_(self.weight, 0, math.sqrt(2 / self.weight[0].numel()))
             return
@@ -103,9 +98,9 @@ class DilatedScaleConv2d(ScaleConv2d):
 
 
 def discrete_gaussian(variance: float) -> Tensor:
-    """Taps `e^-t I_|x|(t)` for |x| <= 4 ceil(sqrt t), divided by their sum, in float64.
+    """Return the taps `e^-t I_|x|(t)` for |x| <= 4 ceil(sqrt t), divided by their sum, in float64.
 
-    They are the Fourier coefficients of `exp(t (cos w - 1))`, here on a circle too long for its ends to meet.
+    They are the Fourier coefficients of `exp(t (cos w - 1))`, with a period long enough that aliasing is negligible.
 
     Example:
         >>> discrete_gaussian(0.1875).shape
@@ -119,7 +114,7 @@ def discrete_gaussian(variance: float) -> Tensor:
 
 
 def _blur(x: Tensor, taps: Tensor) -> Tensor:
-    """Every channel filtered along both axes, zeros outside: [B, C, H, W] -> [B, C, H, W]."""
+    """Filter every channel along both axes with zero padding: [B, C, H, W] -> [B, C, H, W]."""
     half = len(taps) // 2
     rows = F.conv2d(x.flatten(0, 1)[:, None], taps[None, None, None], padding=(0, half))
     both: Tensor = F.conv2d(rows, taps[None, None, :, None], padding=(half, 0))

@@ -1,6 +1,6 @@
-"""Scale-equivariant vector fields, SEVF (Marcos et al. 2018): the best scale of every pixel, kept as an angle.
+"""Scale-equivariant vector fields, SEVF (Marcos et al. 2018): the scale of the largest response, coded as an angle.
 
-A vector field is [B, C, 2, H, W]: its length is the response of the best scale, its direction says which one that was.
+A vector field is [B, C, 2, H, W]: its length is the largest response over scales, its direction codes the scale.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from ...checks import check_count
 from ...functional.layout import check_input, check_shape
 from ...nn.fixed import FixedTensors
+from . import check_odd
 
 _LEVELS = range(-4, 4)
-_STEP = 1.26  # from one scale to the next
-_TURN = 2 * math.pi / 3 / 7  # likewise, in radians
+_STEP = 1.26  # ratio of neighboring scales
+_TURN = 2 * math.pi / 3 / 7  # angle between neighboring scales, in radians
 
 
 class _VectorConvolution(FixedTensors):
@@ -29,15 +30,14 @@ class _VectorConvolution(FixedTensors):
         who = type(self).__name__
         self.in_channels = check_count(who, "in_channels", in_channels, 1)
         self.out_channels = check_count(who, "out_channels", out_channels, 1)
-        if check_count(who, "kernel_size", kernel_size, 1) % 2 == 0:
-            raise ValueError(f"{who}: kernel_size must be odd, got {kernel_size}")
+        check_odd(who, "kernel_size", kernel_size)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *components, kernel_size, kernel_size))
         angles = _TURN * torch.tensor(_LEVELS, dtype=torch.float64, device="cpu")
         self.fix({"directions": torch.stack([angles.cos(), angles.sin()])}, self.weight)  # [2, scales]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The random weights of `torch.nn.Conv2d`, for each component."""
+        """Draw the random weights of `torch.nn.Conv2d` for each component."""
         bound = 1 / math.sqrt(self.in_channels * self.weight.shape[-1] ** 2)
         nn.init.uniform_(self.weight, -bound, bound)
 
@@ -45,23 +45,23 @@ class _VectorConvolution(FixedTensors):
         return f"{self.in_channels}, {self.out_channels}, kernel_size={self.weight.shape[-1]}"
 
     def field(self, x: Tensor, kernels: Sequence[Tensor]) -> Tensor:
-        """The largest response over scales in its direction, from a kernel [C', C, k, k] per scale."""
+        """Return the largest response over scales, in the direction of its scale; kernels are [C', C, k, k]."""
         responses = []
         for level, kernel in zip(_LEVELS, kernels, strict=True):
             size = [max(round(side * _STEP**level), 1) for side in x.shape[-2:]]
             y = F.conv2d(_resized(x, size), kernel, padding=kernel.shape[-1] // 2)
             responses.append(_resized(y, x.shape[-2:]))
-        largest, which = torch.stack(responses).max(0)
-        return torch.stack([largest.relu() * component.to(x)[which] for component in self.get_buffer("directions")], 2)
+        largest, scale = torch.stack(responses).max(0)
+        return torch.stack([largest.relu() * component.to(x)[scale] for component in self.get_buffer("directions")], 2)
 
 
 class VectorLift2d(_VectorConvolution):
-    """Convolve an image at eight sizes and keep the best: [B, C, H, W] -> vector field [B, C', 2, H, W], no bias.
+    """Largest response of a convolution over eight image sizes: [B, C, H, W] -> [B, C', 2, H, W], no bias.
 
     Args:
-        in_channels: Channels of the image.
-        out_channels: Channels of the vector field.
-        kernel_size: Odd side of the kernel.
+        in_channels: Number of input channels.
+        out_channels: Number of output channels.
+        kernel_size: Odd kernel size.
 
     Example:
         >>> VectorLift2d(1, 8, 7)(torch.randn(2, 1, 28, 28)).shape
@@ -77,12 +77,12 @@ class VectorLift2d(_VectorConvolution):
 
 
 class VectorConv2d(_VectorConvolution):
-    """Convolve a vector field at eight sizes with a turning kernel: [B, C, 2, H, W] -> [B, C', 2, H, W], no bias.
+    """Convolve a vector field at eight sizes with a rotated kernel: [B, C, 2, H, W] -> [B, C', 2, H, W], no bias.
 
     Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        kernel_size: Odd side of the kernel.
+        in_channels: Number of input channels.
+        out_channels: Number of output channels.
+        kernel_size: Odd kernel size.
 
     Example:
         >>> VectorConv2d(4, 8, 7)(torch.randn(2, 4, 2, 28, 28)).shape
@@ -95,16 +95,16 @@ class VectorConv2d(_VectorConvolution):
     def forward(self, x: Tensor) -> Tensor:
         check_input("VectorConv2d", x, self.weight, self.in_channels, 2, 2)
         u, v = self.weight.unbind(2)
-        turned = [torch.stack([u * c + v * s, v * c - u * s], 2) for c, s in self.get_buffer("directions").T.to(x)]
-        return self.field(x.flatten(1, 2), [kernel.flatten(1, 2) for kernel in turned])
+        rotated = [torch.stack([u * c + v * s, v * c - u * s], 2) for c, s in self.get_buffer("directions").T.to(x)]
+        return self.field(x.flatten(1, 2), [kernel.flatten(1, 2) for kernel in rotated])
 
 
 class VectorMaxPool2d(nn.Module):
-    """The longest vector of every window: [B, C, 2, H, W] -> [B, C, 2, H', W'].
+    """Longest vector of every window: [B, C, 2, H, W] -> [B, C, 2, H', W'].
 
     Args:
-        kernel_size: Side of the window, and step between windows.
-        padding: Pixels around the map, of no value.
+        kernel_size: Size and stride of the window.
+        padding: Padding, which is never the maximum.
 
     Example:
         >>> VectorMaxPool2d(2)(torch.randn(2, 4, 2, 28, 28)).shape
@@ -125,12 +125,12 @@ class VectorMaxPool2d(nn.Module):
 
 
 class VectorBatchNorm2d(nn.Module):
-    """Vectors divided by the standard deviation of their lengths, per channel: [B, C, 2, H, W] -> the same.
+    """Divide vectors by the standard deviation of their lengths, per channel: [B, C, 2, H, W] -> [B, C, 2, H, W].
 
     Args:
-        channels: Channels of the vector field.
+        channels: Number of channels.
         eps: Added to the variance.
-        momentum: Part of the running variance that each batch replaces.
+        momentum: Weight of a batch in the running variance.
 
     Example:
         >>> VectorBatchNorm2d(4)(torch.randn(2, 4, 2, 28, 28)).shape
@@ -141,12 +141,9 @@ class VectorBatchNorm2d(nn.Module):
 
     def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.5) -> None:
         super().__init__()
-        self.channels, self.eps, self.momentum = (
-            check_count("VectorBatchNorm2d", "channels", channels, 1),
-            eps,
-            momentum,
-        )
-        # In the authors' layer and so in the parameter counts of the tables, but in no formula: it gets no gradient.
+        self.channels = check_count("VectorBatchNorm2d", "channels", channels, 1)
+        self.eps, self.momentum = eps, momentum
+        # Part of the authors' layer and so of the paper's parameter counts, but unused: it gets no gradient.
         self.unused = nn.Parameter(torch.ones(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
@@ -168,7 +165,7 @@ class VectorBatchNorm2d(nn.Module):
 
 
 class Magnitude(nn.Module):
-    """Lengths of the vectors: [B, C, 2, H, W] -> [B, C, H, W]."""
+    """Lengths of vectors: [B, C, 2, H, W] -> [B, C, H, W]."""
 
     def forward(self, x: Tensor) -> Tensor:
         _check("Magnitude", x)
@@ -176,17 +173,19 @@ class Magnitude(nn.Module):
 
 
 def magnitude(x: Tensor) -> Tensor:
-    """Lengths of the vectors, [B, C, 2, H, W] -> [B, C, H, W]; where they are zero, so is the gradient."""
+    """Return the lengths of vectors, [B, C, 2, H, W] -> [B, C, H, W]; the gradient is zero where the length is."""
     u, v = x.unbind(2)
-    return (u * u + v * v).clamp(min=torch.finfo(x.dtype).tiny).sqrt()  # several times faster than torch's norm
+    return (
+        (u * u + v * v).clamp(min=torch.finfo(x.dtype).tiny).sqrt()
+    )  # several times faster than `torch.linalg.vector_norm`
 
 
 def longest(x: Tensor, kernel_size: int, padding: int = 0) -> Tensor:
-    """The longest vector of every window, [B, C, 2, H, W] -> [B, C, 2, H', W']."""
+    """Return the longest vector of every window, [B, C, 2, H, W] -> [B, C, 2, H', W']."""
     lengths = magnitude(x.detach())
-    _, where = F.max_pool2d(lengths, kernel_size, padding=padding, return_indices=True)  # [B, C, H', W']
-    chosen = where.flatten(2)[:, :, None].expand(-1, -1, 2, -1)
-    return x.flatten(3).gather(3, chosen).reshape(*x.shape[:3], *where.shape[2:])
+    _, indices = F.max_pool2d(lengths, kernel_size, padding=padding, return_indices=True)  # [B, C, H', W']
+    both = indices.flatten(2)[:, :, None].expand(-1, -1, 2, -1)
+    return x.flatten(3).gather(3, both).reshape(*x.shape[:3], *indices.shape[2:])
 
 
 def _resized(x: Tensor, size: Sequence[int]) -> Tensor:

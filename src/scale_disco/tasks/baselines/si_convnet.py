@@ -1,4 +1,4 @@
-"""Locally scale-invariant convolution, SI-ConvNet (Kanazawa et al. 2014): rescale, convolve, rescale back, maximum."""
+"""Locally scale-invariant convolution, SI-ConvNet (Kanazawa et al. 2014): rescale, convolve, rescale back, maximize."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .sicnn import rescaling
 
 
 class RescalingConv2d(nn.Conv2d):
-    """The largest response of one convolution over rescaled inputs: [B, C, H, W] -> [B, C', H', W'].
+    """Largest response of a convolution over rescaled inputs: [B, C, H, W] -> [B, C', H', W'].
 
-    The input is interpolated by every scale, put into a frame of zeros or cut to its own size, convolved, and what
-    comes out is rescaled back in the same way.
+    The input is rescaled by every factor, padded with zeros or cropped to its own size and convolved; the response is
+    rescaled back in the same way.
 
     Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        kernel_size: Side of the kernel.
-        scales: Factors by which the input is rescaled, ascending.
-        stride: Step between output pixels.
-        padding: Pixels of zeros around the input.
-        bias: Whether to add a number to each output channel.
+        in_channels: Number of input channels.
+        out_channels: Number of output channels.
+        kernel_size: Kernel size.
+        scales: Factors of the input, ascending.
+        stride: Stride of the convolution.
+        padding: Zero padding of the input.
+        bias: Whether to add a bias.
 
     Example:
         >>> RescalingConv2d(1, 8, 7, [0.5, 1, 2], padding=3)(torch.randn(2, 1, 28, 28)).shape
@@ -56,7 +56,7 @@ class RescalingConv2d(nn.Conv2d):
         if scale == 1:
             return super().forward(x)
         (rows, rows_back), (cols, cols_back) = (
-            [matrix.to(x) for matrix in _there_and_back(side, scale, *self._window)] for side in x.shape[-2:]
+            [matrix.to(x) for matrix in _rescalings(side, scale, *self._window)] for side in x.shape[-2:]
         )
         y = F.conv2d(rows @ (x @ cols.T), self.weight, self.bias, self.stride)
         return rows_back @ (y @ cols_back.T)
@@ -66,13 +66,13 @@ class RescalingConv2d(nn.Conv2d):
 
 
 @lru_cache(maxsize=64)
-def _there_and_back(side: int, scale: float, kernel_size: int, stride: int, padding: int) -> tuple[Tensor, Tensor]:
-    """One axis before and after a convolution without padding, as matrices: what the way back cuts off is never made.
+def _rescalings(side: int, scale: float, kernel_size: int, stride: int, padding: int) -> tuple[Tensor, Tensor]:
+    """Return the matrices that rescale an axis before and after an unpadded convolution, without rows never used.
 
-    Shrunk images are convolved in their middle only: with seven scales from 0.3 to 3.3 that saves a third of the work.
+    Of downscaled images only the middle is convolved: for seven scales from 0.3 to 3.3 this saves a third of the work.
     """
-    there = F.pad(rescaling(side, scale), (0, 0, padding, padding))
-    back = rescaling((len(there) - kernel_size) // stride + 1, 1 / scale)
-    used = back.any(0).nonzero()
+    before = F.pad(rescaling(side, scale), (0, 0, padding, padding))
+    after = rescaling((len(before) - kernel_size) // stride + 1, 1 / scale)
+    used = after.any(0).nonzero()
     first, last = int(used[0]), int(used[-1])
-    return there[first * stride : last * stride + kernel_size], back[:, first : last + 1]
+    return before[first * stride : last * stride + kernel_size], after[:, first : last + 1]

@@ -1,4 +1,4 @@
-"""Scale-invariant columns, SiCNN (Xu et al. 2014): one kernel resized for every column, a column for every scale."""
+"""Scale-invariant columns, SiCNN (Xu et al. 2014): a column for every scale, with one kernel resized to each."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from ...functional.layout import check_input, check_shape
 from ...nn import ScaleConv2d, ScaleLift2d
 from ...nn.conv import ScaleConvolution
 from ...scales import Scales, as_scales
+from . import check_odd
 
 
 class _Columns(ScaleConvolution):
-    """What both layers share: a kernel resized to the scale of every column, and torch's random weights."""
+    """Base of both layers: a kernel resized to the scale of every column, and torch's random weights."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int, scales: Scales | Sequence[float], stride: int = 1
@@ -31,22 +32,22 @@ class _Columns(ScaleConvolution):
         super().__init__(in_channels, out_channels, basis, stride, bias=False)
 
     def reset_parameters(self) -> None:
-        """The random weights of `torch.nn.Conv2d`."""
+        """Draw the random weights of `torch.nn.Conv2d`."""
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
 
 class ColumnLift2d(_Columns, ScaleLift2d):
     """Convolve an image with one kernel resized to every scale: [B, C, H, W] -> [B, C', S, H', W'], no bias.
 
-    Resizing is interpolation, after which every kernel gets back the sum of magnitudes it had at scale 1. As in the
-    authors' code, nothing guards that division: a kernel that is zero wherever a small scale reads it makes NaN.
+    Kernels are interpolated and rescaled to the L1 norm of scale 1. As in the authors' code, this division is not
+    guarded: a kernel whose pixels at a small scale are all zero gives NaN.
 
     Args:
-        in_channels: Channels of the image.
-        out_channels: Channels of every column.
-        kernel_size: Odd side of the kernel at scale 1; a kernel of one pixel is the same in all columns.
+        in_channels: Number of input channels.
+        out_channels: Number of channels per column.
+        kernel_size: Odd kernel size at scale 1; a kernel of one pixel is the same in all columns.
         scales: Scale of each column, ascending.
-        stride: Step between output pixels.
+        stride: Stride of the convolution.
 
     Example:
         >>> ColumnLift2d(1, 8, 7, [0.5, 1, 2])(torch.randn(2, 1, 28, 28)).shape
@@ -61,14 +62,7 @@ class ColumnLift2d(_Columns, ScaleLift2d):
 class ColumnConv2d(_Columns, ScaleConv2d):
     """Convolve every column with one kernel resized to its scale: [B, C, S, H, W] -> [B, C', S, H', W'], no bias.
 
-    See `ColumnLift2d` for the kernels. Columns do not see each other.
-
-    Args:
-        in_channels: Channels of every column of the input.
-        out_channels: Channels of every column of the output.
-        kernel_size: Odd side of the kernel at scale 1.
-        scales: Scale of each column, ascending.
-        stride: Step between output pixels.
+    Kernels and arguments are those of `ColumnLift2d`. Columns are independent.
 
     Example:
         >>> ColumnConv2d(4, 8, 3, [0.5, 1, 2], stride=2)(torch.randn(2, 4, 3, 28, 28)).shape
@@ -81,10 +75,10 @@ class ColumnConv2d(_Columns, ScaleConv2d):
 
 
 class ColumnBatchNorm2d(nn.ModuleList):
-    """A batch norm of its own for every column: [B, C, S, H, W] -> [B, C, S, H, W].
+    """Batch norm with separate statistics and weights per column: [B, C, S, H, W] -> [B, C, S, H, W].
 
     Args:
-        channels: Channels of every column.
+        channels: Number of channels per column.
         scales: Number of columns.
 
     Example:
@@ -97,13 +91,13 @@ class ColumnBatchNorm2d(nn.ModuleList):
 
     def forward(self, x: Tensor) -> Tensor:
         check_shape("ColumnBatchNorm2d", x, 2, scales=len(self), whose="its columns")
-        return unfold(torch.cat([norm(one) for norm, one in zip(self, scale_maps(x), strict=True)]), len(self))
+        return unfold(torch.cat([norm(column) for norm, column in zip(self, scale_maps(x), strict=True)]), len(self))
 
 
 def rescaling(side: int, factor: float, mode: str = "linear") -> Tensor:
-    """Interpolation of an axis by a factor, then zeros around it or its centre cut out: a matrix [side, side].
+    """Return the matrix [side, side] that interpolates an axis by a factor, then zero-pads or center-crops it.
 
-    Linear interpolation keeps the end pixels in place (torch's `align_corners`).
+    Linear interpolation keeps the end pixels in place (`align_corners=True`).
 
     Example:
         >>> rescaling(3, 2, "nearest")
@@ -113,7 +107,7 @@ def rescaling(side: int, factor: float, mode: str = "linear") -> Tensor:
     """
     if math.floor(side * factor) < 1:
         raise ValueError(f"rescaling: {side} pixels scaled by {factor:g} leave none")
-    pixels = torch.eye(side, dtype=torch.float64, device="cpu")[None]  # an image of a channel per pixel
+    pixels = torch.eye(side, dtype=torch.float64, device="cpu")[None]  # [1, side, side]: a channel per pixel
     resized = F.interpolate(pixels, scale_factor=factor, mode=mode, align_corners=True if mode == "linear" else None)
     missing = side - resized.shape[-1]
     return F.pad(resized, (missing // 2, missing - missing // 2))[0].T.contiguous()
@@ -122,10 +116,8 @@ def rescaling(side: int, factor: float, mode: str = "linear") -> Tensor:
 @lru_cache(maxsize=16)
 @on_cpu()
 def _resized_pixels(kernel_size: int, scales: Scales) -> Basis:
-    """The pixels of a kernel resized to every scale, on the grid of the largest one; each cut to what is not zero."""
-    if check_count("SiCNN", "kernel_size", kernel_size, 1) % 2 == 0:
-        raise ValueError(f"SiCNN: kernel_size must be odd, got {kernel_size}")
-    if kernel_size == 1:
+    """Return the pixel basis resized to every scale, on the grid of the largest one."""
+    if check_odd("SiCNN", "kernel_size", kernel_size) == 1:
         return Basis.from_dense(torch.ones(1, len(scales), 1, 1), scales, kernel_size=1)
     margin = max(math.ceil((int(kernel_size * scales[-1]) - kernel_size) / 2), 0)
     side = kernel_size + 2 * margin
@@ -136,7 +128,7 @@ def _resized_pixels(kernel_size: int, scales: Scales) -> Basis:
 
 
 def _matched(kernels: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
-    """Kernels [..., side, side] with the sums of magnitudes that weights [..., F] have."""
+    """Rescale kernels [..., side, side] to the L1 norm of the weights [..., F]."""
     if weight.shape[-1] == 1:
         return list(kernels)
     norm = weight.abs().sum(-1)

@@ -1,4 +1,4 @@
-"""Scale-steerable networks, SS-CNN (Ghosh and Gupta 2019): log-radial harmonics that a rotation of phase enlarges."""
+"""Scale-steerable networks, SS-CNN (Ghosh and Gupta 2019): log-radial harmonics, scaled by a phase rotation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...basis.sampled import centered
 from ...checks import check_count
 from ...nn import ScaleLift2d, ScaleProject
 
-_ANGLES = 9  # wedges from 0 to pi, both included though they are the same one
+_ANGLES = 9  # wedges from 0 to pi, both ends included although they are the same wedge
 _WIDTH = math.pi / 16  # of a wedge, in radians
 _PHASE = -math.pi / 4
 
@@ -22,12 +22,12 @@ _PHASE = -math.pi / 4
 class SteerableBasis(Basis):
     """Log-radial waves in double wedges, real and imaginary part: 18 functions for each order.
 
-    The waves are sampled once, on the largest grid, and cut to a disc. A smaller size m is its central m x m pixels
-    after a rotation of phase, the frequency times log(m / reference): a change of scale, in the logarithm a shift.
+    The waves are sampled once on the largest grid, in a disc. A kernel of size m is its central m x m pixels after a
+    phase rotation by the frequency times log(m / reference): scaling shifts the logarithm of the radius.
 
     Args:
-        sizes: Odd sides of the kernels, ascending; scale m / reference has side m.
-        reference: Side of a kernel at scale 1.
+        sizes: Odd kernel sizes, ascending; the scale of size m is m / reference.
+        reference: Kernel size at scale 1.
         orders: Frequencies: periods of the wave between one pixel and the corner of the largest grid.
 
     Example:
@@ -48,7 +48,7 @@ class SteerableBasis(Basis):
         side = sizes[-1]
         rows, cols = torch.meshgrid(*[centered(side)] * 2, indexing="ij")
         distance = torch.hypot(rows, cols)
-        log_radius = torch.where(distance == 0, 1, distance).log()  # the centre counts as one pixel away
+        log_radius = torch.where(distance == 0, 1, distance).log()  # the center counts as one pixel away
         frequency = 2 * math.pi * torch.tensor(orders, dtype=torch.float64) / log_radius.max()
         turn = torch.linspace(0, math.pi, _ANGLES, dtype=torch.float64)[:, None, None]
         off = torch.remainder(torch.atan2(cols, -rows) - turn + math.pi / 2, math.pi) - math.pi / 2
@@ -59,7 +59,7 @@ class SteerableBasis(Basis):
         stencils = []
         for size, scale in zip(sizes, scales, strict=True):
             angle = -frequency[:, None, None, None] * math.log(scale)
-            # What the real and the imaginary weights multiply.
+            # Factors of the real and of the imaginary weights.
             functions = torch.stack(
                 [angle.cos() * real - angle.sin() * imaginary, -angle.sin() * real - angle.cos() * imaginary]
             ).flatten(0, 2)
@@ -73,21 +73,15 @@ class SteerableLift2d(ScaleLift2d):
     """`ScaleLift2d` on a steerable basis with the random weights of SS-CNN: [B, C, H, W] -> [B, C', S, H', W']."""
 
     def reset_parameters(self) -> None:
-        """Uniform weights as in the authors' code."""
+        """Draw uniform weights as in the authors' code."""
         bound = math.sqrt(2 / (_ANGLES * self.in_channels * self.out_channels))
         nn.init.uniform_(self.weight, -bound, bound)
 
 
 class SteerableConv2d(nn.Module):
-    """The largest response over the sizes of a steerable kernel: [B, C, H, W] -> [B, C', H', W'], no bias.
+    """Largest response over the sizes of a steerable kernel: [B, C, H, W] -> [B, C', H', W'], no bias.
 
-    Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        sizes: Odd sides of the kernel, ascending.
-        reference: Side of the kernel at scale 1.
-        orders: Frequencies of the waves.
-        stride: Step between output pixels.
+    `SteerableBasis` has the arguments `sizes`, `reference` and `orders`.
 
     Example:
         >>> conv = SteerableConv2d(3, 8, [3, 5, 7], 3, stride=2)
@@ -105,11 +99,10 @@ class SteerableConv2d(nn.Module):
         stride: int = 1,
     ) -> None:
         super().__init__()
-        self.lift = SteerableLift2d(
-            in_channels, out_channels, SteerableBasis(sizes, reference, orders), stride, bias=False
-        )
+        basis = SteerableBasis(sizes, reference, orders)
+        self.lift = SteerableLift2d(in_channels, out_channels, basis, stride, bias=False)
         self.project = ScaleProject("max")
-        # In the authors' layer and so in the parameter counts of the tables, but in no formula: it gets no gradient.
+        # Part of the authors' layer and so of the paper's parameter counts, but unused: it gets no gradient.
         self.unused = nn.Parameter(torch.zeros(out_channels, in_channels))
 
     def forward(self, x: Tensor) -> Tensor:

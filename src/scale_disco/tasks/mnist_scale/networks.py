@@ -1,15 +1,15 @@
 """The networks of Table 1: three 7x7 convolutions and two linear layers, about 495,000 parameters each.
 
-All take images [B, 1, 28, 28] and enlarge them twice before the first convolution. Pools stand before the norms. A
-larger canvas works as well, in multiples of 28 pixels: the last pool grows with it, so that the classifier always sees
-2x2 places.
+All take images [B, 1, 28, 28] and upsample them by 2 before the first convolution. Pools come before norms. Larger
+images work in multiples of 28 pixels: the windows of the last pool grow with them, so that its output is always 2x2.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,15 +33,15 @@ from ..baselines.si_convnet import RescalingConv2d
 from ..baselines.sicnn import ColumnBatchNorm2d, ColumnConv2d, ColumnLift2d
 from ..baselines.ss_cnn import SteerableConv2d
 
-_SIDE = 14  # of the maps before the last pool, for images of 28 pixels
+_SIDE = 14  # of the feature maps before the last pool, for images of 28 pixels
 SCALES = Scales.geometric(2 ** (1 / 3), 4)
 _COLUMNS = Scales([0.3, 0.45, 0.67, 1, 1.49, 2.23, 3.33])  # of SiCNN and SI-ConvNet
 
 
 class CornerMaxPool(nn.Module):
-    """The largest response in four windows: [B, C, (S,) H, W] -> [B, C, (S,) 2, 2].
+    """Max pooling to 2x2: [B, C, (S,) H, W] -> [B, C, (S,) 2, 2].
 
-    Maps have 14 pixels or a multiple. Of 14 pixels the windows have 8, and 2 of them lie outside on one side.
+    H and W are 14 or a multiple of it. For 14, windows have 8 pixels and the padding is 2.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,9 +52,9 @@ class CornerMaxPool(nn.Module):
 
 
 class CornerMixedPool(nn.Module):
-    """The mean of the largest responses in overlapping windows: [B, C, H, W] -> [B, C, 2, 2]. DISCO's last pool.
+    """Average of overlapping max pools: [B, C, H, W] -> [B, C, 2, 2]. The last pool of DISCO.
 
-    Of 14 pixels the windows have 7; four neighbouring windows in every corner are averaged.
+    For H = W = 14, windows have 7 pixels; four neighboring windows are averaged in every corner.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class CornerMixedPool(nn.Module):
 
 
 class CornerVectorPool(nn.Module):
-    """The longest vector in four windows, those of `CornerMaxPool`: [B, C, 2, H, W] -> [B, C, 2, 2, 2]."""
+    """Longest vector in the windows of `CornerMaxPool`: [B, C, 2, H, W] -> [B, C, 2, 2, 2]."""
 
     def forward(self, x: Tensor) -> Tensor:
         unit = _unit(self, x)
@@ -71,7 +71,7 @@ class CornerVectorPool(nn.Module):
 
 
 class UnusedNorm(nn.Module):
-    """The parameters of a norm that the authors' network declares and never calls: the table counts them."""
+    """Parameters of a norm that the authors' network creates and never calls; the paper's table counts them."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -91,28 +91,38 @@ def _unit(pool: nn.Module, x: Tensor) -> int:
     return height // _SIDE
 
 
+Conv = Callable[[int, int], nn.Module]
+Layer = Callable[[int], nn.Module]
+
+
+def _blocks(
+    lift: Conv, conv: Conv, pool: Layer, norm: Layer, widths: Sequence[int] = (32, 63, 95)
+) -> Iterator[nn.Module]:
+    """Three blocks of convolution, ReLU, pool and norm."""
+    for index, (before, after) in enumerate(pairwise((1, *widths))):
+        yield from ((conv if index else lift)(before, after), nn.ReLU())
+        yield from (CornerMaxPool() if index == 2 else pool(2), norm(after))
+
+
 def _network(*features: nn.Module, channels: int = 95, bias: bool = False) -> nn.Sequential:
-    """Features between the common enlargement and the common classifier."""
+    """Features between the common upsampling and the common classifier."""
     classifier = nn.Linear(4 * channels, 256, bias=bias), nn.BatchNorm1d(256), nn.ReLU(), nn.Dropout(0.7)
     return nn.Sequential(nn.Upsample(scale_factor=2), *features, nn.Flatten(), *classifier, nn.Linear(256, 10))
 
 
 def cnn(*, augmented: bool = False) -> nn.Module:
     """Ordinary convolutions."""
-    return _network(
-        *(nn.Conv2d(1, 32, 7, padding=3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(32)),
-        *(nn.Conv2d(32, 63, 7, padding=3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(63)),
-        *(nn.Conv2d(63, 95, 7, padding=3), nn.ReLU(), CornerMaxPool(), nn.BatchNorm2d(95)),
-    )
+    conv = partial(nn.Conv2d, kernel_size=7, padding=3)
+    return _network(*_blocks(conv, conv, nn.MaxPool2d, nn.BatchNorm2d))
 
 
 def disco(*, augmented: bool = False) -> nn.Module:
-    """DISCO: discrete scale convolutions, means for maxima in the pools."""
+    """DISCO: discrete scale convolutions, average pools instead of max pools."""
     return _scale_equivariant(disco_basis(augmented=augmented), ScaleAvgPool2d, CornerMixedPool)
 
 
 def disco_basis(*, augmented: bool) -> Basis:
-    """The kernels of DISCO: Hermite functions on 7x7 pixels, carried to the other scales by the discrete basis."""
+    """Return the basis of DISCO: Hermite functions on 7x7 pixels, mapped to the other scales by the discrete basis."""
     return DiscreteBasis(7, SCALES).mix(hermite_mixing_preset(setting(augmented))).normalized()
 
 
@@ -123,23 +133,15 @@ def sesn(preset: Callable[[str], Basis], *, augmented: bool = False) -> nn.Modul
 
 def sicnn(*, augmented: bool = False) -> nn.Module:
     """SiCNN (Xu et al. 2014): seven columns, each with the kernel and norms of its scale."""
-    columns = len(_COLUMNS)
-    return _network(
-        *(ColumnLift2d(1, 32, 7, _COLUMNS), nn.ReLU(), ScaleMaxPool2d(2), ColumnBatchNorm2d(32, columns)),
-        *(ColumnConv2d(32, 63, 7, _COLUMNS), nn.ReLU(), ScaleMaxPool2d(2), ColumnBatchNorm2d(63, columns)),
-        *(ColumnConv2d(63, 95, 7, _COLUMNS), nn.ReLU(), CornerMaxPool(), ColumnBatchNorm2d(95, columns)),
-        ScaleProject("max"),
-    )
+    lift, conv = (partial(layer, kernel_size=7, scales=_COLUMNS) for layer in (ColumnLift2d, ColumnConv2d))
+    norm = partial(ColumnBatchNorm2d, scales=len(_COLUMNS))
+    return _network(*_blocks(lift, conv, ScaleMaxPool2d, norm), ScaleProject("max"))
 
 
 def si_convnet(*, augmented: bool = False) -> nn.Module:
-    """SI-ConvNet (Kanazawa et al. 2014): ordinary convolutions of seven rescaled inputs."""
+    """SI-ConvNet (Kanazawa et al. 2014): ordinary convolutions of the input at seven scales."""
     conv = partial(RescalingConv2d, kernel_size=7, scales=_COLUMNS, padding=3)
-    return _network(
-        *(conv(1, 32), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(32)),
-        *(conv(32, 63), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(63)),
-        *(conv(63, 95), nn.ReLU(), CornerMaxPool(), nn.BatchNorm2d(95)),
-    )
+    return _network(*_blocks(conv, conv, nn.MaxPool2d, nn.BatchNorm2d))
 
 
 def sevf(*, augmented: bool = False) -> nn.Module:
@@ -155,29 +157,20 @@ def sevf(*, augmented: bool = False) -> nn.Module:
 
 def dss(*, augmented: bool = False) -> nn.Module:
     """DSS (Worrall and Welling 2019): a scale space of two scales, dilated convolutions."""
-    return _network(
-        ScaleSpace(2, sigma=0.25),
-        *(DilatedScaleConv2d(1, 32, 7, 2), nn.ReLU(), ScaleMaxPool2d(2), ScaleBatchNorm2d(32)),
-        *(DilatedScaleConv2d(32, 63, 7, 2), nn.ReLU(), ScaleMaxPool2d(2), ScaleBatchNorm2d(63)),
-        *(DilatedScaleConv2d(63, 95, 7, 2), nn.ReLU(), CornerMaxPool(), ScaleBatchNorm2d(95)),
-        ScaleProject("max"),
-    )
+    conv = partial(DilatedScaleConv2d, kernel_size=7, scales=2)
+    space = ScaleSpace(2, sigma=0.25)
+    return _network(space, *_blocks(conv, conv, ScaleMaxPool2d, ScaleBatchNorm2d), ScaleProject("max"))
 
 
 def ss_cnn(*, augmented: bool = False) -> nn.Module:
     """SS-CNN (Ghosh and Gupta 2019): steerable kernels of six sizes."""
     conv = partial(SteerableConv2d, sizes=range(7, 18, 2), reference=11, orders=(0.5, 1, 2))
-    return _network(
-        *(conv(1, 30), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(30)),
-        *(conv(30, 60), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(60)),
-        *(conv(60, 90), nn.ReLU(), CornerMaxPool(), nn.BatchNorm2d(90), UnusedNorm(90)),
-        channels=90,
-        bias=True,
-    )
+    blocks = _blocks(conv, conv, nn.MaxPool2d, nn.BatchNorm2d, (30, 60, 90))
+    return _network(*blocks, UnusedNorm(90), channels=90, bias=True)
 
 
 def setting(augmented: bool) -> str:
-    """The preset of bases for training with or without scale augmentation."""
+    """Return the preset of bases for training with or without scale augmentation."""
     return "mnist+" if augmented else "mnist"
 
 
@@ -190,7 +183,7 @@ def _scale_equivariant(
         *(ScaleConv2d(63, 95, basis), ScaleProject("max"), nn.ReLU(), last_pool(), nn.BatchNorm2d(95)),
     )
     for layer in net.modules():
-        if isinstance(layer, ScaleConvolution):  # the authors' initialisation, which is torch's for convolutions
+        if isinstance(layer, ScaleConvolution):  # the authors initialize as torch does for convolutions
             bound = 1 / math.sqrt(layer.weight[0].numel())
             nn.init.uniform_(layer.weight, -bound, bound)
     return net

@@ -1,13 +1,14 @@
-"""Small networks for digits: those of Table 1 at a twentieth of their size, for trials of a minute.
+"""Small networks for digits: those of Table 1 with a twentieth of the parameters, for experiments of a minute.
 
-All have three 7x7 convolutions with the kernels of the paper's networks, the same pools and the same classifier on the
-largest response, over scales and places, of each of 24 channels: only the kernels differ. Images [B, 1, H, W] may have
-any size of at least 28 pixels.
+All have three 7x7 convolutions on the bases of the paper's networks, the same pools, and a linear classifier on the
+largest response of each of 24 channels over scales and positions; only the kernels differ. Images [B, 1, H, W] may have
+any size from 28 pixels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -15,46 +16,42 @@ from ...basis import Basis, HermiteBasis
 from ...nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleProject
 from .networks import disco_basis, setting
 
-_CHANNELS = (8, 16, 24)
-
 
 class LargestResponse(nn.Module):
-    """The largest value of every channel: [B, C, H, W] -> [B, C]."""
+    """Maximum of every channel: [B, C, H, W] -> [B, C]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.amax((-2, -1))
 
 
+def _network(basis: Basis | None) -> nn.Module:
+    layers: list[nn.Module] = []
+    for before, after in pairwise((1, 8, 16, 24)):
+        if basis is None:
+            layers += [nn.AvgPool2d(2)] if layers else []
+            layers += [nn.Conv2d(before, after, 7, padding=3, bias=False), nn.BatchNorm2d(after)]
+        else:
+            conv = ScaleConv2d if layers else ScaleLift2d
+            layers += [ScaleAvgPool2d(2)] if layers else []
+            layers += [conv(before, after, basis, bias=False), ScaleBatchNorm2d(after)]
+        layers.append(nn.ReLU())
+    project = [] if basis is None else [ScaleProject("max")]
+    return nn.Sequential(*layers, *project, LargestResponse(), nn.Linear(24, 10))
+
+
 def cnn(*, augmented: bool = False) -> nn.Module:
     """Ordinary convolutions."""
-    layers: list[nn.Module] = []
-    channels = 1
-    for index, width in enumerate(_CHANNELS):
-        layers += [nn.AvgPool2d(2)] if index else []
-        layers += [nn.Conv2d(channels, width, 7, padding=3, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-        channels = width
-    return nn.Sequential(*layers, LargestResponse(), nn.Linear(channels, 10))
+    return _network(None)
 
 
 def disco(*, augmented: bool = False) -> nn.Module:
     """DISCO: discrete scale convolutions."""
-    return _scale_equivariant(disco_basis(augmented=augmented))
+    return _network(disco_basis(augmented=augmented))
 
 
 def sesn(*, augmented: bool = False) -> nn.Module:
     """SESN (Sosnovik et al. 2020): scale convolutions on Hermite functions."""
-    return _scale_equivariant(HermiteBasis.preset(setting(augmented)))
-
-
-def _scale_equivariant(basis: Basis) -> nn.Module:
-    layers: list[nn.Module] = []
-    channels = 1
-    for index, width in enumerate(_CHANNELS):
-        layers += [ScaleAvgPool2d(2)] if index else []
-        layers.append((ScaleConv2d if index else ScaleLift2d)(channels, width, basis, bias=False))
-        layers += [ScaleBatchNorm2d(width), nn.ReLU()]
-        channels = width
-    return nn.Sequential(*layers, ScaleProject("max"), LargestResponse(), nn.Linear(channels, 10))
+    return _network(HermiteBasis.preset(setting(augmented)))
 
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {

@@ -1,7 +1,7 @@
 """The networks of Table 2: wide residual networks (Zagoruyko and Komodakis 2016), 11 million parameters each.
 
-All are one skeleton of pre-activation blocks with other layers in it. They take images [B, 3, H, W] of any size, 96x96
-in STL-10; the classifier sees means over all places. The paper's have a depth of 16 and a width of 8.
+All share one skeleton of pre-activation blocks and differ in its layers. They take images [B, 3, H, W] of any size,
+96x96 in STL-10, and end in global average pooling. Those of the paper have depth 16 and width 8.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ...basis import Basis, DiscreteBasis, HermiteBasis, hermite_mixing_preset
-from ...checks import check_count
+from ...checks import check_choice, check_count
 from ...nn import (
     ScaleAvgPool2d,
     ScaleBatchNorm2d,
@@ -31,13 +31,13 @@ from ..baselines.sicnn import ColumnBatchNorm2d, ColumnConv2d, ColumnLift2d
 from ..baselines.ss_cnn import SteerableConv2d, SteerableLift2d
 from ..equivariance.bases import SETTINGS
 
-_LAYOUTS = {"plain": "stl10", "projected": "stl10", "interscale": "stl10-c"}  # and the authors' Hermite functions
-_MOST = 1000  # convolutions on a way, and times of the thinnest network; more is a mistake
+_LAYOUTS = {"plain": "stl10", "projected": "stl10", "interscale": "stl10-c"}  # with the preset of the Hermite basis
+_MAX_SIZE = 1000  # of depth and width; more is a mistake
 _POOLS = ("stride", "max", "mean", "blur")
 
 
 class BlockPosition(NamedTuple):
-    """Where a block stands: in group 1, 2 or 3, and whether it is the first there."""
+    """Position of a block: its group, 1 to 3, and whether it is the first of the group."""
 
     group: int
     first: bool
@@ -48,9 +48,9 @@ class BlockPosition(NamedTuple):
 
 
 class WideResNetLayers:
-    """What the skeleton is filled with; here ordinary convolutions, in subclasses those of the other networks."""
+    """Factory of the layers in the skeleton: ordinary convolutions; subclasses have those of the other networks."""
 
-    channels = (16, 16, 32, 64)  # of the stem, and of the groups of a network of width 1
+    channels = (16, 16, 32, 64)  # of the stem and of the groups at width 1
 
     def stem(self, channels: int) -> nn.Module:
         return self.conv(3, channels)
@@ -58,41 +58,40 @@ class WideResNetLayers:
     def conv(self, before: int, after: int, stride: int = 1) -> nn.Module:
         return nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
 
-    def point(self, before: int, after: int, stride: int) -> nn.Module:
+    def pointwise(self, before: int, after: int, stride: int) -> nn.Module:
         return nn.Conv2d(before, after, 1, stride, bias=False)
 
     def norm(self, channels: int) -> nn.Module:
         return nn.BatchNorm2d(channels)
 
-    def first(self, before: int, after: int, place: BlockPosition) -> nn.Module:
-        """The first convolution of a block."""
-        return self.conv(before, after, place.stride)
+    def conv1(self, before: int, after: int, position: BlockPosition) -> nn.Module:
+        return self.conv(before, after, position.stride)
 
-    def second(self, channels: int, place: BlockPosition) -> nn.Module:
-        """The second one."""
+    def conv2(self, channels: int, position: BlockPosition) -> nn.Module:
         return self.conv(channels, channels)
 
-    def shortcut(self, before: int, after: int, place: BlockPosition) -> nn.Module:
-        """What a block adds to them."""
-        return nn.Identity() if before == after else self.point(before, after, place.stride)
+    def shortcut(self, before: int, after: int, position: BlockPosition) -> nn.Module:
+        return nn.Identity() if before == after else self.pointwise(before, after, position.stride)
 
     def head(self, channels: int) -> list[nn.Module]:
-        """From the last block to a number per channel."""
+        """Layers from the last block to a vector [B, C]."""
         return [self.norm(channels), nn.ReLU(), GlobalMean()]
 
 
 class PreActBlock(nn.Module):
-    """Two convolutions, each after a norm and ReLU, and a shortcut: the feature map of a place to that of the next.
+    """Pre-activation residual block: two convolutions, each after a norm and ReLU, and a shortcut.
 
-    Where channels change, the shortcut starts behind the first norm and ReLU, elsewhere before them.
+    The shortcut starts after the first norm and ReLU where the number of channels changes, before them elsewhere.
     """
 
-    def __init__(self, layers: WideResNetLayers, before: int, after: int, place: BlockPosition, dropout: float) -> None:
+    def __init__(
+        self, layers: WideResNetLayers, before: int, after: int, position: BlockPosition, dropout: float
+    ) -> None:
         super().__init__()
-        self.norm1, self.conv1 = layers.norm(before), layers.first(before, after, place)
-        self.norm2, self.conv2 = layers.norm(after), layers.second(after, place)
+        self.norm1, self.conv1 = layers.norm(before), layers.conv1(before, after, position)
+        self.norm2, self.conv2 = layers.norm(after), layers.conv2(after, position)
         self.relu, self.dropout = nn.ReLU(), nn.Dropout(dropout)
-        self.shortcut = layers.shortcut(before, after, place)
+        self.shortcut = layers.shortcut(before, after, position)
         self.widens = before != after
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,11 +105,11 @@ class WideResNet(nn.Module):
     """The skeleton: stem, three groups of blocks, head and classifier, [B, 3, H, W] -> [B, classes].
 
     Args:
-        layers: What it is filled with.
-        depth: Convolutions on the longest way, 6n + 4: n blocks in each group.
-        width: How many times the channels of the thinnest network.
-        classes: Outputs.
-        dropout: Part of the numbers that are dropped before the second convolution of a block.
+        layers: Factory of the layers.
+        depth: Number of convolutions on the longest path, 6n + 4 for n blocks per group.
+        width: Multiplier of the channels in the groups.
+        classes: Number of classes.
+        dropout: Dropout probability before the second convolution of a block.
 
     Example:
         >>> import torch
@@ -127,31 +126,31 @@ class WideResNet(nn.Module):
         if not 0 <= dropout < 1:
             raise ValueError(f"stl10: dropout must be from 0 to below 1, got {dropout!r}")
         check_count("stl10", "width", width, 1)
-        if max(depth, width) > _MOST:
-            raise ValueError(f"stl10: depth and width must be at most {_MOST:,}, got {depth} and {width}")
-        thin, *groups = layers.channels
-        channels = [thin, *(width * number for number in groups)]
+        if max(depth, width) > _MAX_SIZE:
+            raise ValueError(f"stl10: depth and width must be at most {_MAX_SIZE:,}, got {depth} and {width}")
+        channels = [layers.channels[0], *(width * base for base in layers.channels[1:])]
 
         def group(index: int) -> nn.Sequential:
             before, after = channels[index - 1 : index + 1]
-            blocks = [PreActBlock(layers, before, after, BlockPosition(index, True), dropout)]
-            while len(blocks) < depth // 6:
-                blocks.append(PreActBlock(layers, after, after, BlockPosition(index, False), dropout))
-            return nn.Sequential(*blocks)
+            return nn.Sequential(
+                *(
+                    PreActBlock(layers, after if number else before, after, BlockPosition(index, not number), dropout)
+                    for number in range(depth // 6)
+                )
+            )
 
-        self.stem = layers.stem(thin)
+        self.stem = layers.stem(channels[0])
         self.group1, self.group2, self.group3 = map(group, (1, 2, 3))
         self.head = nn.Sequential(*layers.head(channels[-1]))
         self.classifier = nn.Linear(channels[-1], check_count("stl10", "classes", classes, 1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The authors' random weights: normal, of variance 2 over the weights per input channel (He, fan out)."""
-        for part in self.modules():
-            if isinstance(part, (nn.Conv2d, ScaleConvolution)):
-                if isinstance(part, (DilatedScaleConv2d, SteerableLift2d)):
-                    continue  # those have their own
-                nn.init.normal_(part.weight, 0, math.sqrt(2 * part.in_channels / part.weight.numel()))
+        """Draw the authors' random weights: He normal with fan-out."""
+        own = (DilatedScaleConv2d, SteerableLift2d)  # initialized as their authors do
+        for layer in self.modules():
+            if isinstance(layer, (nn.Conv2d, ScaleConvolution)) and not isinstance(layer, own):
+                nn.init.normal_(layer.weight, 0, math.sqrt(2 * layer.in_channels / layer.weight.numel()))
         nn.init.zeros_(self.classifier.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -161,7 +160,7 @@ class WideResNet(nn.Module):
 
 
 class GlobalMean(nn.Module):
-    """Means over all places: [B, C, ..., H, W] -> [B, C, ...]."""
+    """Global average pooling: [B, C, ..., H, W] -> [B, C, ...]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((-2, -1))
@@ -192,7 +191,7 @@ class Columns(WideResNetLayers):
     def conv(self, before: int, after: int, stride: int = 1) -> nn.Module:
         return ColumnConv2d(before, after, 3, self.scales, stride)
 
-    def point(self, before: int, after: int, stride: int) -> nn.Module:
+    def pointwise(self, before: int, after: int, stride: int) -> nn.Module:
         return ColumnConv2d(before, after, 1, self.scales, stride)
 
     def norm(self, channels: int) -> nn.Module:
@@ -203,14 +202,14 @@ class Columns(WideResNetLayers):
 
 
 class Rescaling(WideResNetLayers):
-    """SI-ConvNet (Kanazawa et al. 2014): ordinary convolutions of three rescaled inputs."""
+    """SI-ConvNet (Kanazawa et al. 2014): ordinary convolutions of the input at three scales."""
 
     def conv(self, before: int, after: int, stride: int = 1) -> nn.Module:
         return RescalingConv2d(before, after, 3, (0.5, 1, 2), stride, padding=1, bias=False)
 
 
 class Steerable(WideResNetLayers):
-    """SS-CNN (Ghosh and Gupta 2019): steerable kernels, of three sizes in the stem and, as the authors', one behind."""
+    """SS-CNN (Ghosh and Gupta 2019): steerable kernels, of three sizes in the stem and one size elsewhere."""
 
     channels = (11, 11, 22, 44)
 
@@ -222,13 +221,13 @@ class Steerable(WideResNetLayers):
 
 
 class ScaleSpaces(WideResNetLayers):
-    """DSS (Worrall and Welling 2019): four blurred images; the first two groups end with one scale less each.
+    """DSS (Worrall and Welling 2019): a scale space of four scales, of which the first two groups remove one each.
 
-    There the first convolution sees two neighbouring scales, for which channels are fewer in the second group.
+    Their first convolution has scale extent 2; fewer channels in the second group make up for its parameters.
     """
 
     channels = (16, 16, 30, 64)
-    scales = (4, 3, 2, 2)  # behind the stem and the groups
+    scales = (4, 3, 2, 2)  # after the stem and the groups
 
     def stem(self, channels: int) -> nn.Module:
         return nn.Sequential(ScaleSpace(self.scales[0]), self._conv(3, channels, self.scales[0]))
@@ -236,20 +235,20 @@ class ScaleSpaces(WideResNetLayers):
     def norm(self, channels: int) -> nn.Module:
         return ScaleBatchNorm2d(channels)
 
-    def first(self, before: int, after: int, place: BlockPosition) -> nn.Module:
-        scales = self.scales[place.group - place.first]
-        return self._conv(before, after, scales, place.stride, 1 + scales - self.scales[place.group])
+    def conv1(self, before: int, after: int, position: BlockPosition) -> nn.Module:
+        scales = self.scales[position.group - position.first]
+        return self._conv(before, after, scales, position.stride, 1 + scales - self.scales[position.group])
 
-    def second(self, channels: int, place: BlockPosition) -> nn.Module:
-        scales = self.scales[place.group]
+    def conv2(self, channels: int, position: BlockPosition) -> nn.Module:
+        scales = self.scales[position.group]
         return nn.Sequential(FirstScales(scales), self._conv(channels, channels, scales))
 
-    def shortcut(self, before: int, after: int, place: BlockPosition) -> nn.Module:
-        scales = self.scales[place.group]
+    def shortcut(self, before: int, after: int, position: BlockPosition) -> nn.Module:
+        scales = self.scales[position.group]
         if before == after:
             return FirstScales(scales)
-        point = DilatedScaleConv2d(before, after, 1, scales, place.stride, init="delta")
-        return nn.Sequential(FirstScales(scales), point)
+        pointwise = DilatedScaleConv2d(before, after, 1, scales, position.stride, init="delta")
+        return nn.Sequential(FirstScales(scales), pointwise)
 
     def head(self, channels: int) -> list[nn.Module]:
         return [self.norm(channels), nn.ReLU(), ScaleProject("max"), GlobalMean()]
@@ -263,18 +262,16 @@ class ScaleMaps(WideResNetLayers):
 
     Args:
         basis: Stencils and scales.
-        layout: Where scales meet. "plain": only at the end. "projected": also before the second and third group, by
-            their maximum, which is lifted again. "interscale": in the first convolution of the first group, which
-            sees two neighbouring scales.
-        pools: How maps get smaller: by "stride" convolutions, or by the "max", "mean" or "blur" pools behind ones
-            without stride.
+        layout: Where scales interact. "plain": only in the head. "projected": also before the second and third group,
+            by a maximum over scales that is lifted again. "interscale": in the first convolution of the first group,
+            of scale extent 2.
+        pools: Downsampling with "stride" in convolutions, or with "max", "mean" or "blur" pools after them.
     """
 
     def __init__(self, basis: Basis, layout: str, pools: str) -> None:
-        for option, value, known in (("layout", layout, _LAYOUTS), ("pools", pools, _POOLS)):
-            if value not in known:
-                raise ValueError(f"stl10: {option} must be one of {', '.join(known)}, got {value!r}")
-        self.basis, self.layout, self.pools = basis, layout, pools
+        self.basis = basis
+        self.layout = check_choice("stl10", "layout", layout, _LAYOUTS)
+        self.pools = check_choice("stl10", "pools", pools, _POOLS)
         self.pixel = DiscreteBasis(1, basis.scales)
 
     def stem(self, channels: int) -> nn.Module:
@@ -283,21 +280,21 @@ class ScaleMaps(WideResNetLayers):
     def conv(self, before: int, after: int, stride: int = 1) -> nn.Module:
         return ScaleConv2d(before, after, self.basis, stride, bias=False)
 
-    def point(self, before: int, after: int, stride: int) -> nn.Module:
+    def pointwise(self, before: int, after: int, stride: int) -> nn.Module:
         conv = ScaleConv2d(before, after, self.pixel, self._stride(stride), bias=False)
         pools = self._pools(stride)
-        # Means of maps commute with mixtures of channels: first the means, and there are fewer pixels to mix.
+        # Averages commute with pointwise convolutions, and fewer pixels are left to convolve after them.
         return nn.Sequential(conv, *pools) if self.pools == "max" else nn.Sequential(*pools, conv)
 
     def norm(self, channels: int) -> nn.Module:
         return ScaleBatchNorm2d(channels)
 
-    def first(self, before: int, after: int, place: BlockPosition) -> nn.Module:
-        stride, pools = self._stride(place.stride), self._pools(place.stride)
-        if self.layout == "projected" and place.stride > 1:
+    def conv1(self, before: int, after: int, position: BlockPosition) -> nn.Module:
+        stride, pools = self._stride(position.stride), self._pools(position.stride)
+        if self.layout == "projected" and position.stride > 1:
             lift = ScaleLift2d(before, after, self.basis, stride, bias=False)
             return nn.Sequential(ScaleProject("max"), lift, *pools)
-        extent = 2 if self.layout == "interscale" and place == BlockPosition(1, True) else 1
+        extent = 2 if self.layout == "interscale" and position == BlockPosition(1, True) else 1
         conv = ScaleConv2d(before, after, self.basis, stride, bias=False, scale_extent=extent)
         return nn.Sequential(conv, *pools)
 
@@ -315,24 +312,13 @@ class ScaleMaps(WideResNetLayers):
         return [ScaleMaxPool2d(stride) if self.pools == "max" else ScaleAvgPool2d(stride)]
 
 
-def filled(
-    layers: Callable[[], WideResNetLayers], *, depth: int = 16, width: int = 8, classes: int = 10, dropout: float = 0.3
-) -> nn.Module:
-    """The skeleton filled with layers that have no options."""
-    return WideResNet(layers(), depth, width, classes, dropout)
-
-
 def sesn(
     *, depth: int = 16, width: int = 8, classes: int = 10, dropout: float = 0.3, layout: str = "projected"
 ) -> nn.Module:
     """SESN (Sosnovik et al. 2020): scale convolutions on Hermite functions, with strides.
 
-    Args:
-        depth: As all up to `dropout` in `WideResNet`.
-        width: Of the network.
-        classes: Outputs.
-        dropout: In the blocks.
-        layout: As in `ScaleMaps`. "plain", "projected" and "interscale" are the authors' SESN-A, -B and -C.
+    `WideResNet` has the first four arguments, `ScaleMaps` the layout. The layouts "plain", "projected" and
+    "interscale" are the authors' SESN-A, -B and -C.
     """
     basis = HermiteBasis.preset(_LAYOUTS.get(layout, "stl10"))
     return WideResNet(ScaleMaps(basis, layout, "stride"), depth, width, classes, dropout)
@@ -350,30 +336,22 @@ def disco(
     prior: str | float = "image",
     basis_steps: int | None = None,
 ) -> nn.Module:
-    """DISCO: discrete scale convolutions at scales 1, sqrt 2 and 2, pools instead of strides.
+    """DISCO: discrete scale convolutions at scales 1, sqrt 2 and 2, with pools instead of strides.
 
-    Args:
-        depth: As all up to `dropout` in `WideResNet`.
-        width: Of the network.
-        classes: Outputs.
-        dropout: In the blocks.
-        layout: As in `ScaleMaps`; the authors' is "projected".
-        pools: As in `ScaleMaps`. The authors take maxima; "mean" and "blur" keep more of the equivariance.
-        support: As all below in `disco_basis`.
-        prior: Images that the basis is optimal for.
-        basis_steps: Steps of its descent.
+    `WideResNet` has the first four arguments, `ScaleMaps` layout and pools, `disco_basis` the others. The defaults are
+    the authors'; "mean" and "blur" pools keep more of the equivariance.
     """
     basis = disco_basis(support=support, prior=prior, basis_steps=basis_steps)
     return WideResNet(ScaleMaps(basis, layout, pools), depth, width, classes, dropout)
 
 
 def disco_basis(*, support: int | None = 5, prior: str | float = "image", basis_steps: int | None = None) -> Basis:
-    """The kernels of DISCO: Hermite functions on 3x3 pixels, carried to the other scales by the discrete basis.
+    """Return the basis of DISCO: Hermite functions on 3x3 pixels, mapped to the other scales by the discrete basis.
 
     Args:
-        support: Side of the stencils at scale sqrt 2; the authors' is 5, and None lets the basis choose.
-        prior: The images to be optimal for, as in `DiscreteBasis`: "image", "white" (the paper's) or a correlation.
-        basis_steps: Stop the paper's gradient descent after so many steps (Table 3); by default the optimum.
+        support: Size of the stencils at scale sqrt 2: the authors' 5, or None for the default of the basis.
+        prior: Image prior of `DiscreteBasis`: "image", "white" (the paper's) or a correlation.
+        basis_steps: Stop the paper's gradient descent after this many steps (Table 3); None for the optimum.
     """
     solver = "exact" if basis_steps is None else "gradient"
     basis = DiscreteBasis(3, SETTINGS["stl10"], prior=prior, support=support, solver=solver, steps=basis_steps)
@@ -381,11 +359,11 @@ def disco_basis(*, support: int | None = 5, prior: str | float = "image", basis_
 
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
-    "stl10/wrn": partial(filled, WideResNetLayers),
-    "stl10/sicnn": partial(filled, Columns),
-    "stl10/si-convnet": partial(filled, Rescaling),
-    "stl10/dss": partial(filled, ScaleSpaces),
-    "stl10/ss-cnn": partial(filled, Steerable),
+    "stl10/wrn": partial(WideResNet, WideResNetLayers()),
+    "stl10/sicnn": partial(WideResNet, Columns()),
+    "stl10/si-convnet": partial(WideResNet, Rescaling()),
+    "stl10/dss": partial(WideResNet, ScaleSpaces()),
+    "stl10/ss-cnn": partial(WideResNet, Steerable()),
     "stl10/sesn-hermite": sesn,
     "stl10/disco": disco,
 }
