@@ -193,7 +193,7 @@ def test_what_cannot_be_saved_is_refused_and_the_old_kept(net, message, saved):
 
 
 def test_a_config_cannot_be_given(tmp_path):
-    with pytest.raises(ValueError, match="the config is what the network was made with"):
+    with pytest.raises(ValueError, match="the config has the arguments of the network"):
         Net(DiscreteBasis(3, [1, 2])).save_pretrained(tmp_path, config={"width": 3})
 
 

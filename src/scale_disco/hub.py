@@ -1,7 +1,7 @@
-"""Networks saved with their basis to a folder or the Hugging Face Hub, and built again from there.
+"""Networks saved with their basis to a folder or the Hugging Face Hub, and loaded from there.
 
-A folder holds JSON and safetensors, and nothing in it is run: `config.json` says what the network was made with,
-`model.safetensors` are its weights, `basis-<digest>.safetensors` the stencils of a basis whose spec is in the config.
+A folder holds JSON and safetensors, and nothing in it is executed: `config.json` has the arguments of the network,
+`model.safetensors` its weights, `basis-<digest>.safetensors` the stencils of a basis whose spec is in the config.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 import os
 import re
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -34,8 +36,8 @@ except ImportError as error:
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _DOWNLOAD = ("cache_dir", "force_download", "local_files_only", "revision", "token")  # options of hf_hub_download
 _UNNAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
-_TAG = "scale_disco"  # the key that marks a JSON object as a basis or scales
-_KINDS = {one.kind: one for one in (DiscreteBasis, HermiteBasis, BSplineBasis, FourierBesselBasis, LogRadialBasis)}
+_TAG = "scale_disco"  # key of JSON objects that encode a basis or scales
+_KINDS = {cls.kind: cls for cls in (DiscreteBasis, HermiteBasis, BSplineBasis, FourierBesselBasis, LogRadialBasis)}
 _CARD = """---\n{{ card_data }}\n---\n
 A scale-equivariant network. `CLASS.from_pretrained` loads it; it needs `pip install "scale-disco[hub]"`.
 """
@@ -44,9 +46,9 @@ A scale-equivariant network. `CLASS.from_pretrained` loads it; it needs `pip ins
 class ScaleHubMixin(ModelHubMixin):
     """`save_pretrained`, `from_pretrained` and `push_to_hub` for a network of your own.
 
-    Saved are the arguments that the network was made with, and its weights. Arguments may be a `Basis`, `Scales` and
-    what JSON can hold; tuples come back as lists. Those named in `unsaved`, such as a file to start from, are left to
-    their defaults. A network made by `to_scale_equivariant` is saved alike: convert it in `__init__`.
+    Saves the arguments of `__init__` and the weights. Arguments may be a `Basis`, `Scales` and what JSON can hold;
+    tuples are loaded as lists. Those named in `unsaved`, such as a file of initial weights, get their defaults. To save
+    a network of `to_scale_equivariant`, convert it in `__init__`.
 
     Example:
         >>> import tempfile
@@ -66,17 +68,17 @@ class ScaleHubMixin(ModelHubMixin):
     _hub_made_with: tuple[dict[str, Any], dict[str, Basis], str]  # arguments as JSON, bases, what cannot be saved
 
     def __init_subclass__(cls, *, tags: list[str] | None = None, **card: Any) -> None:
-        """Take what the model card shows, by the keywords of `ModelHubMixin`."""
+        """Set the contents of the model card, with the keywords of `ModelHubMixin`."""
         card = {"library_name": "scale-disco", "model_card_template": _CARD.replace("CLASS", cls.__name__), **card}
         super().__init_subclass__(tags=["scale-equivariance", *(tags or [])], **card)
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Note the arguments before `__init__` can change them."""
+        """Record the arguments before `__init__` can change them."""
         network = super().__new__(cls)
         signature = inspect.signature(cls.__init__)
         try:
             bound = signature.bind(network, *args, **options)
-        except TypeError:  # `__init__` will say so; a copy is made without arguments and gets its note later
+        except TypeError:  # `__init__` will raise it; copies are made without arguments and get theirs later
             return network
         given, config, bases, refused = {*bound.arguments, *options}, dict[str, Any](), dict[str, Basis](), ""
         bound.apply_defaults()
@@ -94,34 +96,34 @@ class ScaleHubMixin(ModelHubMixin):
     def save_pretrained(self, save_directory: str | Path, *, push_to_hub: bool = False, **options: Any) -> str | None:
         """Write the network to a folder, and with `push_to_hub` to the Hub; options are those of `ModelHubMixin`.
 
-        What the folder held stays until all of the new is written. A README.md that is there is kept.
+        Former content of the folder is replaced atomically, except for its README.md.
         """
         who, folder = f"{type(self).__name__}.save_pretrained", Path(save_directory)
         arguments, bases, refused = self._hub_made_with
         if refused:
             raise TypeError(f"{who}: cannot save the argument {refused}")
         if options.pop("config", None) is not None:
-            raise ValueError(f"{who}: the config is what the network was made with, it cannot be given")
+            raise ValueError(f"{who}: the config has the arguments of the network, it cannot be given")
         state = cast(nn.Module, self).get_submodule(self._hub_weights).state_dict()
         for name, value in state.items():  # copied, since safetensors takes no shared memory
             state[name] = value.detach().to("cpu", copy=True).contiguous() if isinstance(value, Tensor) else value
         make_folder(folder)
-        with locked(folder):  # or the config of one could come to the weights of another
+        with locked(folder):  # or configs and weights of two writers could mix
             for digest, basis in bases.items():
                 basis.save(folder / f"basis-{digest}.safetensors")
             with written_atomically(folder / _CONFIG) as note, written_atomically(folder / _WEIGHTS) as weights:
                 weights.write_bytes(save(state, {"format": "pt"}))
                 note.write_text(json.dumps(arguments, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-                (folder / _CONFIG).unlink(missing_ok=True)  # so that no reader sees an old config beside new weights
+                (folder / _CONFIG).unlink(missing_ok=True)  # so that no reader sees an old config with new weights
         if not (readme := folder / "README.md").exists():
             write(readme, str(self.generate_model_card(**(options.get("model_card_kwargs") or {}))).encode())
         return str(self.push_to_hub(options.pop("repo_id", None) or folder.name, **options)) if push_to_hub else None
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
-        """The network of a folder, or of the Hub by a name that is no folder; on the CPU and in evaluation mode.
+        """Load a network from a folder, or from the Hub if there is none; on the CPU and in evaluation mode.
 
-        Options are those of `hf_hub_download`, and arguments instead of saved ones. A `Path` never asks the Hub.
+        Options are those of `hf_hub_download`, and arguments that override saved ones. A `Path` is always a folder.
         """
         who, source = f"{cls.__name__}.from_pretrained", pretrained_model_name_or_path
         download = {name: options.pop(name) for name in _DOWNLOAD if name in options}
@@ -133,53 +135,47 @@ class ScaleHubMixin(ModelHubMixin):
                 return path
             try:
                 return Path(hf_hub_download(source, name, **download))
-            except (OSError, ValueError) as error:  # what the Hub answers is among them
+            except (OSError, ValueError) as error:  # includes HTTP errors
                 raise FileNotFoundError(f"{who}: no folder {source}, nor on the Hub: {reason(error)}") from error
 
-        def decoded(said: dict[str, Any]) -> Any:
-            if _TAG not in said:
-                return said
-            if said[_TAG] == "Scales":
-                return Scales(said["factors"])
-            if said[_TAG] != "Basis" or not re.fullmatch("[0-9a-f]{64}", said["digest"]):  # it becomes a file name
-                raise ValueError(f"expected Scales or a Basis and its digest, got {textwrap.shorten(str(said), 200)}")
-            path = fetch(f"basis-{said['digest']}.safetensors")
-            basis: Basis = _KINDS.get(said["spec"]["kind"], Basis).load(path)
-            if _encoded(basis, {}) != said:
+        def decoded(value: dict[str, Any]) -> Any:
+            if _TAG not in value:
+                return value
+            if value[_TAG] == "Scales":
+                return Scales(value["factors"])
+            if value[_TAG] != "Basis" or not re.fullmatch("[0-9a-f]{64}", value["digest"]):  # it becomes a file name
+                raise ValueError(f"expected Scales or a Basis and its digest, got {textwrap.shorten(str(value), 200)}")
+            path = fetch(f"basis-{value['digest']}.safetensors")
+            basis: Basis = _KINDS.get(value["spec"]["kind"], Basis).load(path)
+            if _encoded(basis, {}) != value:
                 raise ValueError(f"{path} is of another basis: {basis.spec}")
             return basis
 
         config = fetch(_CONFIG)
-        try:
-            packed = read_bytes(config)
-        except ValueError as error:
-            raise ValueError(_cannot(who, config, error)) from error
-        try:
-            arguments = json.loads(packed.decode(), object_hook=decoded)
+        with _explained(who, config, ValueError):
+            content = read_bytes(config)
+        with _explained(who, config):
+            arguments = json.loads(content.decode(), object_hook=decoded)
             if set(arguments) & set(cls.unsaved):
                 raise ValueError(f"{', '.join(cls.unsaved)} cannot be among what was saved")
             arguments = {**arguments, **options}
-        except Exception as error:  # whatever can be wrong with a document
-            raise ValueError(_cannot(who, config, error)) from error
         weights = fetch(_WEIGHTS)
         try:
             state = load_file(weights)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{who}: refused {weights}: {plain(error)}") from error
         try:
-            changed = read_bytes(config) != packed
-        except FileNotFoundError:  # it is away until new weights are in place
+            changed = read_bytes(config) != content
+        except FileNotFoundError:  # removed until new weights are in place
             changed = True
         if changed:
             raise ValueError(f"{who}: {config.parent} was written while it was read: try again")
-        try:
+        with _explained(who, config):
             cls._hub_check(arguments, state)
             network = cls(**arguments)
-        except Exception as error:  # a class can raise anything
-            raise ValueError(_cannot(who, config, error)) from error
         module = cast(nn.Module, network).eval().get_submodule(cls._hub_weights)
         try:
-            for name, tensor in module.state_dict(keep_vars=True).items():  # first of all, the precision of the file
+            for name, tensor in module.state_dict(keep_vars=True).items():  # cast to the precision of the file
                 if name in state and tensor.is_floating_point() and state[name].is_floating_point():
                     tensor.data = tensor.data.to(state[name].dtype)
             module.load_state_dict(state)
@@ -189,11 +185,11 @@ class ScaleHubMixin(ModelHubMixin):
 
     @classmethod
     def _hub_check(cls, arguments: dict[str, Any], state: dict[str, Tensor]) -> None:
-        """Refuse arguments that do not fit the weights, as far as that shows before a network is made with them."""
+        """Raise an error for arguments that do not fit the weights, before a network is built with them."""
 
 
 class ScaleModel(nn.Module, ScaleHubMixin):
-    """A network by its name, as `create_model` makes it, that can be saved; `network` inside, whose names weights keep.
+    """A network of `create_model` that can be saved; it is `network` inside, and weights keep its names.
 
     Example:
         >>> import torch
@@ -201,33 +197,39 @@ class ScaleModel(nn.Module, ScaleHubMixin):
         torch.Size([2, 10])
     """
 
-    unsaved = ("pretrained", "sha256")  # the weights are saved, not where they came from
+    unsaved = ("pretrained", "sha256")  # the weights are saved, not their origin
     _hub_weights = "network"
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__()
         self.network = create_model(name, **options)
-        for option, value in default_options(name).items():  # so that another default later changes nothing
+        for option, value in default_options(name).items():  # independent of later defaults
             if option not in self.unsaved:
                 self._hub_made_with[0].setdefault(option, json.loads(json.dumps(value)))
-        if options.get("pretrained") is not None:  # the file may have decided it
+        if options.get("pretrained") is not None:  # set by the file
             self._hub_made_with[0]["classes"] = len(self.network.state_dict()["fc.bias"])
 
     @classmethod
     def _hub_check(cls, arguments: dict[str, Any], state: dict[str, Tensor]) -> None:
-        with torch.device("meta"):  # arguments that somebody made up could ask for more than the memory holds
+        with torch.device("meta"):  # malicious arguments could exhaust memory
             check_fit(create_model(**arguments), state)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         return self.network(*inputs, **options)
 
 
-def _cannot(who: str, config: Path, error: Exception) -> str:
-    return f"{who}: cannot make it from {config}: {type(error).__name__} {plain(reason(error))}"
+@contextmanager
+def _explained(who: str, config: Path, kind: type[Exception] = Exception) -> Iterator[None]:
+    """Turn errors, of a document or a class, into ValueError."""
+    try:
+        yield
+    except kind as error:
+        why = f"{type(error).__name__} {plain(reason(error))}"
+        raise ValueError(f"{who}: cannot make it from {config}: {why}") from error
 
 
 def _encoded(value: object, bases: dict[str, Basis]) -> dict[str, Any]:
-    """A basis or scales as JSON; bases are put aside under their digests."""
+    """Encode a basis or scales as JSON, and collect bases by their digests."""
     if isinstance(value, Scales):
         return {_TAG: "Scales", "factors": list(value)}
     if not isinstance(value, Basis):

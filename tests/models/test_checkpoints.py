@@ -60,7 +60,7 @@ def test_the_checksum_is_checked(tmp_path):
     right, wrong = sha256(path.read_bytes()), sha256(b"other")
     assert read_weights(path, right).keys() == read_weights(path, right.upper()).keys() == TENSORS.keys()
     assert read_checkpoint(path).sha256 == right
-    with pytest.raises(ValueError, match=f"expected sha256 {wrong}, .*a.safetensors has {right}: get it anew"):
+    with pytest.raises(ValueError, match=f"expected sha256 {wrong}, .*a.safetensors has {right}: get it again"):
         read_weights(path, wrong)
     for value in (right[:8], f"{right}0", "g" * 64, 5):
         with pytest.raises(ValueError, match="sha256 must have 64 hexadecimal digits, got"):
@@ -226,7 +226,7 @@ def test_downloads_are_kept(tmp_path, cache, monkeypatch, package):
     offer(monkeypatch, package, put(tmp_path, name))
     assert download_weights("resnet18", package) == cache / name
     (tmp_path / name).unlink()
-    assert download_weights("resnet18", package, DIGEST.upper()) == cache / name  # not downloaded anew
+    assert download_weights("resnet18", package, DIGEST.upper()) == cache / name  # not downloaded again
     assert {path.name: path.read_bytes() for path in cache.iterdir()} == {name: CONTENT}
 
 

@@ -183,7 +183,7 @@ def test_weights_that_a_package_knows(file18, tmp_path, monkeypatch, package):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
     net = create_model("resnet18/cnn", pretrained=package)
     assert_loaded(net, file18)
-    with pytest.raises(ValueError, match=rf"resnet50: {package}'s weights mean the stride at the 3x3 convolution"):
+    with pytest.raises(ValueError, match=rf"resnet50: {package}'s weights have the stride in the 3x3 convolution"):
         create_model("resnet50/cnn", pretrained=package, stride_first=True)
 
 
@@ -193,7 +193,7 @@ def test_known_files_are_refused_in_the_other_network(tmp_path, monkeypatch, nee
     save_file({"fc.weight": torch.ones(2, 2)}, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     monkeypatch.setattr(resnet, "_STRIDE_FIRST", {"0" * 8: not needed, digest[:8]: needed})
-    message = rf"resnet50: .*known.safetensors weights mean .*: give stride_first={needed}, got {not needed}$"
+    message = rf"resnet50: .*known.safetensors weights have .*: give stride_first={needed}, got {not needed}$"
     for kind in ("cnn", "disco"):
         with pytest.raises(ValueError, match=message):
             create_model(f"resnet50/{kind}", pretrained=path, stride_first=not needed)
@@ -242,7 +242,7 @@ def test_real_weights_see_what_they_should(caffe, shared):
 
 
 def test_real_weights_are_refused_with_the_stride_elsewhere(caffe):
-    with pytest.raises(ValueError, match="mean the stride at the first 1x1 convolution: give stride_first=True"):
+    with pytest.raises(ValueError, match="have the stride in the first 1x1 convolution: give stride_first=True"):
         create_model("resnet50/cnn", pretrained=caffe)
 
 
@@ -319,7 +319,7 @@ CNN_OPTIONS = "pretrained, sha256, classes, stride_first"
         ("mnist/sesn-hermite", {"preset": 3}, TypeError, "mnist/sesn-hermite among augmented, got 'preset'"),
         ("resnet18", {}, ValueError, "expected one of mnist/cnn, .*resnet50/disco, .*got 'resnet18'"),
         ("resnet18/cnn", {"classes": 0}, ValueError, "ResNet: classes must be an integer >= 1, got 0"),
-        ("resnet18/cnn", {"sha256": "0" * 64}, ValueError, "resnet18: sha256 is of a file of weights: give pretrained"),
+        ("resnet18/cnn", {"sha256": "0" * 64}, ValueError, "resnet18: sha256 is that of a file of weights: give pretrained"),
         ("resnet18/cnn", {"pretrained": True}, TypeError, "must be a file, torchvision or timm, got True"),
         ("resnet18/cnn", {"pretrained": "torchvison"}, FileNotFoundError, "or timm; no such file: torchvison"),
     ],

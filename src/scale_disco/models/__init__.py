@@ -11,7 +11,7 @@ from torch import nn
 
 __all__ = ["create_model", "default_options", "list_models"]
 
-# Names by the module whose BUILDERS has them; it is imported when one of its networks is asked for.
+# Module -> names in its BUILDERS; it is imported when one of its networks is created.
 _NAMES: dict[str, tuple[str, ...]] = {
     "tasks.mnist_scale.networks": (
         *("mnist/cnn", "mnist/sicnn", "mnist/si-convnet", "mnist/sevf", "mnist/dss", "mnist/ss-cnn"),
@@ -37,7 +37,7 @@ def create_model(name: str, **options: Any) -> nn.Module:
 
     Args:
         name: One of `list_models()`.
-        options: Options of the network; others are refused. For digits `augmented`: whether it will be trained with
+        options: Options of the network; others raise an error. For digits `augmented`: whether it will be trained with
             scale augmentation, for which the authors tuned some bases. For STL-10 `depth`, `width`, `classes`,
             `dropout`, and those of `tasks.stl10.networks.sesn` and `disco`. For residual networks those of
             `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`. For
@@ -63,12 +63,12 @@ def create_model(name: str, **options: Any) -> nn.Module:
 
 
 def default_options(name: str) -> dict[str, Any]:
-    """The options of a network with their default values."""
+    """Return the options of a network with their default values."""
     return {option: parameter.default for option, parameter in inspect.signature(_builder(name)).parameters.items()}
 
 
 def list_models(family: str = "") -> list[str]:
-    """Names that `create_model` knows, of all families or of one, such as "mnist", "stl10" or "resnet50".
+    """List the names that `create_model` knows, of all families or of one, such as "mnist", "stl10" or "resnet50".
 
     Example:
         >>> "mnist/disco" in list_models("mnist")

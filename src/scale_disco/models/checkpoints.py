@@ -1,4 +1,4 @@
-"""Pretrained weights: checkpoints read without running what is in them, downloads that are checked."""
+"""Pretrained weights: checkpoints read without executing anything in them, and verified downloads."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from ..files import make_folder, mapped, plain, reason
 
 PACKAGES = ("torchvision", "timm")  # that know where weights are
-_NESTED = ("state_dict", "model_state_dict", "model")  # what training scripts call the weights among other things
-_SHOWN = 3  # names in an error
+_NESTED = ("state_dict", "model_state_dict", "model")  # keys of weights in the files of training scripts
+_LISTED = 3  # names in an error
 
 
 class RefusedError(ValueError):
-    """A file that could run code or fill the memory."""
+    """A file that could run code or exhaust memory."""
 
 
 class Checkpoint(NamedTuple):
@@ -41,10 +41,10 @@ class Checkpoint(NamedTuple):
 
 
 def read_weights(path: str | os.PathLike[str], sha256: str | None = None) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by name, on the CPU. Nothing in the file is executed.
+    """Return the tensors of a checkpoint by name, on the CPU. Nothing in the file is executed.
 
-    Files that end in .safetensors are read by safetensors, others by torch (`weights_only`). Where weights are kept
-    beside other things, under "state_dict" or "model", they are taken from there.
+    Files that end in .safetensors are read by safetensors, others by torch (`weights_only`). Weights nested under
+    "state_dict" or "model" are found.
 
     Args:
         path: The file.
@@ -61,23 +61,28 @@ def read_weights(path: str | os.PathLike[str], sha256: str | None = None) -> dic
 
 
 def read_checkpoint(path: str | os.PathLike[str], sha256: str | None = None) -> Checkpoint:
-    """What `read_weights` reads, with the file's path and sha256."""
-    path = Path(path)
-    expected = _check_sha256(sha256)
-    found = _sha256_of(path)
-    if expected not in (None, found):
-        raise ValueError(f"read_weights: expected sha256 {expected}, {path} has {found}: get it anew, or mend sha256")
-    content = _safe_tensors(path) if path.suffix == ".safetensors" else _torch_file(path)
+    """Return what `read_weights` reads, with the file's path and sha256."""
+    path, expected = Path(path), _check_sha256(sha256)
+    actual = _sha256_of(path)
+    if expected not in (None, actual):
+        raise ValueError(f"read_weights: expected sha256 {expected}, {path} has {actual}: get it again, or fix sha256")
+    content = _read(path)
     if isinstance(content, dict):
         content = next((content[key] for key in _NESTED if isinstance(content.get(key), dict)), content)
-    return Checkpoint(_checked(content, path), path, found)
+    problem = f"a {type(content).__name__}" if not isinstance(content, dict) else "" if content else "nothing"
+    for name, tensor in content.items() if isinstance(content, dict) else ():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            problem = problem or f"{plain(repr(name))} with a {type(tensor).__name__}"
+    if problem:
+        raise ValueError(f"read_weights: expected tensors by name in {path}, found {problem}")
+    return Checkpoint(dict(content), path, actual)
 
 
 def download_weights(name: str, package: str, sha256: str | None = None) -> Path:
-    """The file with a network's weights from where torchvision or timm says that it is.
+    """Return the file with a network's weights, downloaded from the address that torchvision or timm has for it.
 
-    It is downloaded into the folder that `torch.hub` keeps, unless it is there. Its sha256 must begin as the file's
-    name says, which ends in eight or more digits of it, and be the one that is given, if one is.
+    The file is kept in the folder of `torch.hub`. Its sha256 must begin with the eight or more digits at the end of its
+    name, and be the given one, if any.
     """
     expected = _check_sha256(sha256)
     url = _address(name, package)
@@ -88,58 +93,63 @@ def download_weights(name: str, package: str, sha256: str | None = None) -> Path
         raise ValueError(f"{name}: {url} has no checksum in its name: give its sha256")
     if expected is not None and not expected.startswith(start):
         raise ValueError(f"{name}: expected sha256 {expected}, but that of {url} begins with {start}")
-    folder = Path(torch.hub.get_dir()) / "checkpoints"
-    target = folder / file
+    target = Path(torch.hub.get_dir()) / "checkpoints" / file
     if not target.is_file():
-        make_folder(folder)
+        make_folder(target.parent)
         try:
             torch.hub.download_url_to_file(url, str(target), expected or start)
         except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:
             raise OSError(f"{name}: cannot download {url} ({reason(error)}); give a file of your own") from error
-    elif not (found := _sha256_of(target)).startswith(start):
-        raise ValueError(f"{name}: expected sha256 {start}... of {target}, found {found}: delete it and try again")
+    elif not (actual := _sha256_of(target)).startswith(start):
+        raise ValueError(f"{name}: expected sha256 {start}... of {target}, found {actual}: delete it and try again")
     return target
 
 
 def load_weights(network: nn.Module, checkpoint: Checkpoint, who: str, *, but: Collection[str] = ()) -> None:
-    """Give a network the tensors of a checkpoint, whose names and shapes must be the network's own.
+    """Load the tensors of a checkpoint into a network with the same names and shapes.
 
-    Tensors are cast to the network's dtype. The batch counters of norms may be missing: old files have none.
+    Tensors are cast to the network's dtype. The batch counters of norms may be missing, as in old files.
 
     Args:
         network: Changed in place.
         checkpoint: From `read_checkpoint`.
         who: The network's name, for errors.
-        but: Names that stay as they are in the network, whatever the file has.
+        but: Names that are not loaded.
     """
     own = {name: tensor for name, tensor in network.state_dict().items() if name not in but}
-    given = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in but}
-    if complaints := _misfits(own, given):
-        raise ValueError(f"{who}: {checkpoint.path} does not fit: {complaints}")
-    network.load_state_dict(given, strict=False)  # copies, and casts on the way
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in but}
+    if mismatch := _mismatch(own, tensors):
+        raise ValueError(f"{who}: {checkpoint.path} does not fit: {mismatch}")
+    network.load_state_dict(tensors, strict=False)
 
 
 def check_fit(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors of other names or shapes than a network has, which may lie on the device "meta"."""
-    if complaints := _misfits(network.state_dict(), tensors):
-        raise ValueError(complaints)
+    """Raise an error unless tensors have the names and shapes of a network, which may be on the meta device."""
+    if mismatch := _mismatch(network.state_dict(), tensors):
+        raise ValueError(mismatch)
 
 
-def _misfits(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
-    """In what names and shapes differ, in words; none if they do not."""
-    required = [name for name in own if not name.endswith(".num_batches_tracked")]
-    complaints = []
-    if missing := [name for name in required if name not in given]:
-        complaints.append(f"it lacks {_listed(missing)}")
-    if foreign := [name for name in given if name not in own]:
-        complaints.append(f"it has {_listed(foreign)}, which the network has not")
-    if wrong := [
-        f"{name} is {_kind(given[name])}, expected {_kind(tensor)}"
+def _mismatch(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
+    """Return the differences of names and shapes in words; empty if there are none."""
+
+    def kind(tensor: Tensor) -> str:
+        return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+    def listed(names: Sequence[str]) -> str:
+        return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+
+    missing = [name for name in own if name not in tensors and not name.endswith(".num_batches_tracked")]
+    unexpected = [name for name in tensors if name not in own]
+    different = [
+        f"{name} is {kind(tensors[name])}, expected {kind(tensor)}"
         for name, tensor in own.items()
-        if name in given and not _fits(given[name], tensor)
-    ]:
-        complaints.append(_listed(wrong))
-    return plain("; ".join(complaints))
+        if name in tensors
+        and (tensors[name].shape, tensors[name].is_floating_point()) != (tensor.shape, tensor.is_floating_point())
+    ]
+    parts = [f"it lacks {listed(missing)}"] if missing else []
+    parts += [f"it has {listed(unexpected)}, which the network has not"] if unexpected else []
+    parts += [listed(different)] if different else []
+    return plain("; ".join(parts))
 
 
 def _check_sha256(sha256: str | None) -> str | None:
@@ -160,47 +170,46 @@ def _sha256_of(path: Path) -> str:
         raise type(error)(f"read_weights: cannot read {path}: {error.strerror}") from error
 
 
-def _safe_tensors(path: Path) -> Any:
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"read_weights: {path} is damaged, or no safetensors file ({plain(reason(error))})") from error
-
-
 def load_plain(path: Path) -> Any:
-    """What `torch.save` wrote, if that is tensors, numbers and words; errors are torch's, of any kind.
+    """Load what `torch.save` wrote, if that is tensors, numbers and strings; errors are torch's, of any kind.
 
     Nothing in the file is executed, and what it holds is as large as the file.
     """
     # Before 2.6 torch executed files in its oldest format, a tar, in spite of `weights_only`.
     if _is_tar(path):
         raise RefusedError("tar files of old versions of torch could run code")
-    if zipfile.is_zipfile(path):  # torch packs nothing, but unpacks what others packed
+    if zipfile.is_zipfile(path):  # torch does not compress, but decompresses
         with zipfile.ZipFile(path) as archive:
             if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
                 raise RefusedError("it would unpack to more than it holds")
     with mapped(path) as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on odd pickles, with advice to report them
+        warnings.simplefilter("ignore")  # on unusual pickles, with advice to report them
         source: Any = path if file[:2] == b"PK" else file
         return torch.load(source, map_location="cpu", weights_only=True)
 
 
 def _is_tar(path: Path) -> bool:
     try:
-        with tarfile.open(path, "r:"):  # tarfile.is_tarfile would also try to unpack it, which may take for ever
+        with tarfile.open(path, "r:"):  # tarfile.is_tarfile would also try to decompress it, which may never end
             return True
     except tarfile.TarError:
         return False
 
 
-def _torch_file(path: Path) -> Any:
+def _read(path: Path) -> Any:
+    """Return the content of a file of weights."""
+    safe = path.suffix == ".safetensors"
     try:
-        return load_plain(path)
+        return load_file(path) if safe else load_plain(path)
     except MemoryError:
         raise
     except RefusedError as error:
         raise ValueError(f"read_weights: refused {path}: {error}") from error
-    except Exception as error:  # a foreign file makes it raise anything; its words, not repeated, advise to execute it
+    except SafetensorError as error:
+        raise ValueError(f"read_weights: {path} is damaged, or no safetensors file ({plain(reason(error))})") from error
+    except Exception as error:  # torch may raise anything; its advice to execute the file is not repeated
+        if safe:
+            raise
         blocked = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if blocked:
             raise ValueError(
@@ -209,48 +218,21 @@ def _torch_file(path: Path) -> Any:
         raise ValueError(f"read_weights: {path} is damaged, or no checkpoint of torch or safetensors") from error
 
 
-def _checked(content: Any, path: Path) -> dict[str, Tensor]:
-    """A dictionary of tensors, or an error that says what else it is."""
-    if not isinstance(content, dict) or not content:
-        found = "nothing" if isinstance(content, dict) else f"a {type(content).__name__}"
-        raise ValueError(f"read_weights: expected tensors by name in {path}, found {found}")
-    for name, tensor in content.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            found = f"{plain(repr(name))} with a {type(tensor).__name__}"
-            raise ValueError(f"read_weights: expected tensors by name in {path}, found {found}")
-    return dict(content)
-
-
 def _address(name: str, package: str) -> str:
-    """Where a package says that the weights of a network are."""
+    """Return the URL that a package has for the weights of a network."""
     try:
         module: Any = importlib.import_module(package)
-    except Exception as error:  # what an import of another package raises is its own affair
+    except Exception as error:  # importing another package may raise anything
         if isinstance(error, ModuleNotFoundError) and error.name == package:
             raise ImportError(f"{name}: pretrained={package!r} needs {package}: pip install {package}") from error
         raise ImportError(
-            f"{name}: {package} cannot be imported ({reason(error)}): mend it, or give a file of weights"
+            f"{name}: {package} cannot be imported ({reason(error)}): fix it, or give a file of weights"
         ) from error
     try:
-        if package == "torchvision":
-            url = module.models.get_model_weights(name).DEFAULT.url
-        else:
-            url = module.get_pretrained_cfg(name).url
+        vision = package == "torchvision"
+        url = (module.models.get_model_weights(name).DEFAULT if vision else module.get_pretrained_cfg(name)).url
     except Exception as error:  # old versions have other names for these
         raise ValueError(f"{name}: {package} does not say where its weights are ({reason(error)})") from error
     if not isinstance(url, str) or not url:
         raise ValueError(f"{name}: {package} does not say where its weights are (url is {url!r}): give a file of them")
     return url
-
-
-def _fits(given: Tensor, own: Tensor) -> bool:
-    return given.shape == own.shape and given.is_floating_point() == own.is_floating_point()
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -1,9 +1,8 @@
-"""Residual networks (He et al. 2016) under torchvision's names, so that its weights load; plain and scale-equivariant.
+"""Residual networks (He et al. 2016) with torchvision's names, so that its weights load; plain and scale-equivariant.
 
-They take images as their weights were trained. For those of torchvision and timm: RGB from 0 to 1, minus the mean
-(0.485, 0.456, 0.406), divided by (0.229, 0.224, 0.225). For those of the original release in Caffe, which Keras has
-too: BGR from 0 to 255, minus the mean (103.939, 116.779, 123.68). Images of the other kind give no error, only wrong
-classes.
+Images must be normalized as in training. For weights of torchvision and timm: RGB from 0 to 1, minus the mean (0.485,
+0.456, 0.406), divided by (0.229, 0.224, 0.225). For the original Caffe weights, which Keras has too: BGR from 0 to 255,
+minus the mean (103.939, 116.779, 123.68). The wrong normalization gives no error, only wrong classes.
 """
 
 from __future__ import annotations
@@ -21,23 +20,20 @@ from ..scales import Scales
 from .checkpoints import PACKAGES, download_weights, load_weights, read_checkpoint
 
 _CLASSES = 1000  # of ImageNet
-_EXAMPLE_SIDE = 64  # of the image that conversion tries: small, yet with places left before the last pool
+_EXAMPLE_SIDE = 64  # of the example for conversion: small, yet with more than one pixel before the last pool
 
-# Where known weights of bottlenecks have their stride, by the beginning of their files' sha256.
+# Whether known weights of bottlenecks have their stride first, by the beginning of their files' sha256.
 _STRIDE_FIRST = {
     "defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec": True,  # Caffe's, by way of Keras, in float16
     "19c8e357": False,  # torchvision's of 2017
-    "0676ba61": False,  # the same, saved anew
+    "0676ba61": False,  # the same, saved again
     "11ad3fa6": False,  # torchvision's second
     "14fe96d1": False,  # timm's
 }
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut: [B, C, H, W] -> [B, C', H', W'].
-
-    The stride is at the first convolution, with `stride_first` and without.
-    """
+    """Two 3x3 convolutions and a shortcut: [B, C, H, W] -> [B, C', H', W']. The stride is always first."""
 
     expansion = 1
 
@@ -51,8 +47,7 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(in_channels, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
+        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         out: Tensor = self.relu(y + (x if self.downsample is None else self.downsample(x)))
         return out
 
@@ -60,7 +55,7 @@ class BasicBlock(nn.Module):
 class Bottleneck(nn.Module):
     """A 1x1, a 3x3 and a 1x1 convolution and a shortcut: [B, C, H, W] -> [B, C', H', W'].
 
-    The stride is at the 3x3 convolution, as in torchvision, or at the first 1x1 (`stride_first`), as in the original.
+    The stride is in the 3x3 convolution, as in torchvision, or in the first 1x1 (`stride_first`), as in the original.
     """
 
     expansion = 4
@@ -93,13 +88,13 @@ def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Sequential
 
 
 class ResNet(nn.Module):
-    """A residual network of images [B, 3, H, W] -> [B, classes].
+    """A residual network, [B, 3, H, W] -> [B, classes].
 
     Args:
         block: `BasicBlock` or `Bottleneck`.
-        depths: Blocks in each of the four stages.
-        classes: Outputs.
-        stride_first: Whether bottlenecks have their stride at the first 1x1 convolution.
+        depths: Number of blocks in each of the four stages.
+        classes: Number of classes.
+        stride_first: Whether bottlenecks have their stride in the first 1x1 convolution.
 
     Example:
         >>> resnet18(classes=10)(torch.randn(2, 3, 64, 64)).shape
@@ -160,36 +155,34 @@ def cnn(
         name: "resnet18", "resnet34" or "resnet50".
         pretrained: A file of weights with torchvision's names (.safetensors, or of `torch.save`; nothing in it is
             executed), or "torchvision" or "timm" for the default weights of that package, which must be installed:
-            they are downloaded into the folder of `torch.hub` and checked. By default weights are random.
-        sha256: Of the file of weights; another file is refused.
-        classes: Outputs; by default those of the file, or ImageNet's 1000. If the file has another number, all of it
-            but its last layer is loaded, and `fc` stays random: the start of fine-tuning.
-        stride_first: Where bottlenecks (of ResNet-50) halve the image: at the 3x3 convolution, as torchvision and timm
-            do, or at the first 1x1, as the original does. Weights fit both and mean only one; files that are known to
-            mean the other are refused.
+            they are downloaded into the folder of `torch.hub` and verified. By default weights are random.
+        sha256: Checksum of the file of weights; another file is refused.
+        classes: Number of classes; by default that of the file, or ImageNet's 1000. If the file has another number,
+            its last layer is not loaded, and `fc` stays random, for fine-tuning.
+        stride_first: Whether bottlenecks (of ResNet-50) have their stride in the first 1x1 convolution, as in the
+            original, or in the 3x3, as in torchvision and timm. Weights load in both and are right in one; files that
+            are known to be of the other kind are refused.
     """
-    network = _NETWORKS[name]
+    network, sources = _NETWORKS[name], f"a file, {' or '.join(PACKAGES)}"
     if pretrained is None:
         if sha256 is not None:
-            raise ValueError(f"{name}: sha256 is of a file of weights: give pretrained too")
+            raise ValueError(f"{name}: sha256 is that of a file of weights: give pretrained too")
         return network(_CLASSES if classes is None else classes, stride_first=stride_first)
     if not isinstance(pretrained, (str, os.PathLike)):
-        raise TypeError(f"{name}: pretrained must be a file, {' or '.join(PACKAGES)}, got {pretrained!r}")
+        raise TypeError(f"{name}: pretrained must be {sources}, got {pretrained!r}")
     if pretrained in PACKAGES:
         _check_stride(name, f"{pretrained}'s", False, stride_first)
         pretrained = download_weights(name, str(pretrained), sha256)
     elif not os.path.exists(pretrained):
-        raise FileNotFoundError(
-            f"{name}: pretrained must be a file, {' or '.join(PACKAGES)}; no such file: {pretrained}"
-        )
+        raise FileNotFoundError(f"{name}: pretrained must be {sources}; no such file: {pretrained}")
     checkpoint = read_checkpoint(pretrained, sha256)
     for start, needed in _STRIDE_FIRST.items():
         if checkpoint.sha256.startswith(start):
             _check_stride(name, str(checkpoint.path), needed, stride_first)
     last = checkpoint.tensors.get("fc.weight")
-    found = last.shape[0] if last is not None and last.ndim else _CLASSES
-    net = network(found if classes is None else classes, stride_first=stride_first)
-    load_weights(net, checkpoint, name, but=("fc.weight", "fc.bias") if classes not in (None, found) else ())
+    saved = last.shape[0] if last is not None and last.ndim else _CLASSES
+    net = network(saved if classes is None else classes, stride_first=stride_first)
+    load_weights(net, checkpoint, name, but=("fc.weight", "fc.bias") if classes not in (None, saved) else ())
     return net
 
 
@@ -208,10 +201,10 @@ def disco(
     downsampling: str = "as-is",
     antialias: bool = False,
 ) -> ScaleEquivariant:
-    """The network of `cnn`, made scale-equivariant with its weights, [B, 3, H, W] -> [B, classes].
+    """The network of `cnn` converted to a scale-equivariant one, [B, 3, H, W] -> [B, classes].
 
-    Options up to `stride_first` are those of `cnn`, the others those of `to_scale_equivariant`. Unless given, scales
-    are reduced by their mean and max pools grow, which measured best for trained weights (results/zoom_robustness.md).
+    Options up to `stride_first` are those of `cnn`, the others those of `to_scale_equivariant`. The defaults, mean
+    projection and growing pooling, measured best for trained weights (results/zoom_robustness.md).
     """
     net = cnn(name, pretrained=pretrained, sha256=sha256, classes=classes, stride_first=stride_first)
     return to_scale_equivariant(
@@ -228,18 +221,16 @@ def disco(
 
 
 def is_stride_first(sha256: str) -> bool:
-    """Whether weights of a file with this checksum are known to mean the stride at the first 1x1 convolution."""
+    """Return whether the weights of a file with this checksum are known to have the stride in the first 1x1."""
     return any(first and sha256.startswith(start) for start, first in _STRIDE_FIRST.items())
 
 
 def _check_stride(name: str, whose: str, needed: bool, stride_first: bool) -> None:
-    """Refuse known weights in a network with the stride elsewhere: they would load and give wrong features."""
+    """Raise an error if known weights would load into a network with the stride elsewhere and give wrong features."""
     if name == "resnet50" and needed != stride_first:
         where = "first 1x1" if needed else "3x3"
-        raise ValueError(
-            f"{name}: {whose} weights mean the stride at the {where} convolution: give stride_first={needed}, "
-            f"got {stride_first}"
-        )
+        hint = f"give stride_first={needed}, got {stride_first}"
+        raise ValueError(f"{name}: {whose} weights have the stride in the {where} convolution: {hint}")
 
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
