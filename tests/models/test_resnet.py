@@ -319,7 +319,12 @@ CNN_OPTIONS = "pretrained, sha256, classes, stride_first"
         ("mnist/sesn-hermite", {"preset": 3}, TypeError, "mnist/sesn-hermite among augmented, got 'preset'"),
         ("resnet18", {}, ValueError, "expected one of mnist/cnn, .*resnet50/disco, .*got 'resnet18'"),
         ("resnet18/cnn", {"classes": 0}, ValueError, "ResNet: classes must be an integer >= 1, got 0"),
-        ("resnet18/cnn", {"sha256": "0" * 64}, ValueError, "resnet18: sha256 is that of a file of weights: give pretrained"),
+        (
+            "resnet18/cnn",
+            {"sha256": "0" * 64},
+            ValueError,
+            "resnet18: sha256 is that of a file of weights: give pretrained",
+        ),
         ("resnet18/cnn", {"pretrained": True}, TypeError, "must be a file, torchvision or timm, got True"),
         ("resnet18/cnn", {"pretrained": "torchvison"}, FileNotFoundError, "or timm; no such file: torchvison"),
     ],
