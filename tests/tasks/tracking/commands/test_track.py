@@ -366,7 +366,7 @@ def test_cameras_end_by_ctrl_c(tmp_path, capsys, monkeypatch):
         def remarks(self):
             return []
 
-    monkeypatch.setattr(cli_track, "open_footage", lambda source: Camera())
+    monkeypatch.setattr(cli_track, "open_video", lambda source: Camera())
     outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
     try:
         track("0", *BOX, "--out", tmp_path)
@@ -381,8 +381,8 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from scale_disco.cli import main, track
-from scale_disco.tasks.tracking import FrozenTracker
-class Slow(FrozenTracker):
+from scale_disco.tasks.tracking import StaticBoxTracker
+class Slow(StaticBoxTracker):
     def update(self, image):
         Path({busy!r}).touch()
         time.sleep({pause})
