@@ -172,7 +172,7 @@ IMAGES = torch.rand(1, 1, 16, 16)
     ("mapping", "images", "options", "message"),
     [
         (torch.relu, IMAGES, {"scales": [1]}, "at least two scales"),
-        (torch.relu, IMAGES, {"border": 0.5}, "border must be pixels >= 0 or a fraction of the side < 0.5, got 0.5"),
+        (torch.relu, IMAGES, {"border": 0.5}, "border must be pixels >= 0 or a fraction of a side < 0.5, got 0.5"),
         (torch.relu, IMAGES, {"border": -1}, "border must be"),
         (torch.relu, IMAGES, {"border": "3"}, "border must be"),
         (lambda x: (x, x), IMAGES, {}, "must return one tensor, got tuple"),

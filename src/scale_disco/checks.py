@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable
-from numbers import Integral, Real
-from typing import TypeVar
+from numbers import Integral
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -17,11 +18,15 @@ def check_count(who: str, name: str, value: object, least: int) -> int:
     return int(value)
 
 
-def check_positive(who: str, name: str, value: object) -> float:
+def check_positive(who: str, name: str, value: Any) -> float:
     """Return a positive finite number."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not (math.isfinite(value) and float(value) > 0):
-        raise ValueError(f"{who}: {name} must be a positive finite number, got {value!r}")
-    return float(value)
+    try:
+        number = math.nan if isinstance(value, (str, bytes, bool)) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{who}: {name} must be a positive finite number, got {short_repr(value)}")
+    return number
 
 
 def check_choice(who: str, name: str, value: T, choices: Iterable[T]) -> T:
@@ -30,3 +35,8 @@ def check_choice(who: str, name: str, value: T, choices: Iterable[T]) -> T:
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         raise ValueError(f"{who}: {name} must be one of {', '.join(map(str, choices))}, got {value!r}")
     return value
+
+
+def short_repr(value: object) -> str:
+    """Return `repr(value)`, abbreviated to one line."""
+    return " ".join(reprlib.repr(value).split())

@@ -173,27 +173,20 @@ def _evaluating(mapping: Mapping) -> Iterator[None]:
 
 @torch.no_grad()
 def _norms(
-    mapping: Mapping,
-    images: Tensor,
-    scales: Scales,
-    mode: str,
-    antialias: bool,
-    border: float,
-    spatial_dims: int | None,
+    mapping: Mapping, images: Tensor, scales: Scales, mode: str, antialias: bool, border: float, dims: int | None
 ) -> Norms:
     if len(scales) < 2:
         raise ValueError(f"equivariance_error: expected at least two scales, got {scales}")
     pixels = isinstance(border, Integral)
     if isinstance(border, bool) or not isinstance(border, Real) or not border >= 0 or not (pixels or border < 0.5):
         raise ValueError(
-            f"equivariance_error: border must be pixels >= 0 or a fraction of the side < 0.5, got {border!r}"
+            f"equivariance_error: border must be pixels >= 0 or a fraction of a side < 0.5, got {border!r}"
         )
     if len(images) == 0:
         raise ValueError(f"equivariance_error: expected at least one image, got shape {tuple(images.shape)}")
     response = mapping(images)
     if not isinstance(response, Tensor):
         raise TypeError(f"equivariance_error: the mapping must return one tensor, got {type(response).__name__}")
-    dims = spatial_dims
     if dims is None:
         dims = images.ndim - 2 if response.ndim == images.ndim + 1 else {3: 1, 4: 2, 5: 2, 6: 3}.get(images.ndim)
     if dims not in (1, 2, 3) or images.ndim not in (dims + 2, dims + 3):

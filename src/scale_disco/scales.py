@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from numbers import Real
 
-from .checks import check_count
+from .checks import check_count, check_positive, short_repr
 
 # Ratios that differ by less than this (relatively) are equal: far above the rounding of a product of floats, far below
 # any step between scales that a kernel could resolve.
@@ -39,12 +38,12 @@ class Scales:
         except TypeError:
             values = None
         if values is None:
-            raise TypeError(f"Scales: expected a sequence of numbers, got {_one_line(factors)}")
+            raise TypeError(f"Scales: expected a sequence of numbers, got {short_repr(factors)}")
         if not values:
             raise ValueError("Scales: expected at least one scale, got none")
         if len(values) > _MAX_SCALES:
             raise ValueError(f"Scales: expected at most {_MAX_SCALES:,} scales, got {len(values):,}")
-        self._factors = tuple(_factor(value) for value in values)
+        self._factors = tuple(check_positive("Scales", "every scale", value) for value in values)
         for low, high in pairwise(self._factors):
             if high <= low * (1 + TOLERANCE):
                 rule = "different" if math.isclose(high, low, rel_tol=TOLERANCE) else "in ascending order"
@@ -120,20 +119,6 @@ def as_scales(scales: Iterable[float]) -> Scales:
     return scales if isinstance(scales, Scales) else Scales(scales)
 
 
-def _factor(value: object) -> float:
-    try:
-        factor = math.nan if isinstance(value, (str, bytes, bool)) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        factor = math.nan
-    if not (math.isfinite(factor) and factor > 0):
-        raise ValueError(f"Scales: every scale must be a positive finite number, got {_one_line(value)}")
-    return factor
-
-
 def _as_integer(ratio: float) -> int | None:
     nearest = round(ratio)
     return nearest if nearest >= 1 and math.isclose(ratio, nearest, rel_tol=TOLERANCE) else None
-
-
-def _one_line(value: object) -> str:
-    return " ".join(reprlib.repr(value).split())

@@ -317,7 +317,7 @@ def test_progress_of_a_descent_is_reported():
         ({"antialias": "yes"}, "antialias must be True or False, got 'yes'"),
         ({"prior": "snow"}, "prior: expected .* got 'snow'"),
         ({"prior": 1.0}, "prior: expected .* got 1.0"),
-        ({"prior": torch.rand(1, 1, 6, 6)}, r"prior: images must have at least \d+ pixels a side .*, got 6"),
+        ({"prior": torch.rand(1, 1, 6, 6)}, r"prior: images need at least \d+ pixels a side .*, got 6"),
         ({"prior": torch.full((1, 1, 40, 40), math.nan)}, "prior: expected finite images"),
         (
             {"prior": torch.zeros(1, 1, 40, 40, dtype=torch.uint8)},

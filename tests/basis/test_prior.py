@@ -68,7 +68,7 @@ def test_equal_images_are_equal_priors():
 
 def test_too_few_pixels_raise_an_error():
     prior = ImagePrior(torch.rand(18, 18, dtype=torch.float64), 2)
-    with pytest.raises(TooFewPixelsError, match=r"must have 100 pixels away from borders, got \d+; give more images"):
+    with pytest.raises(TooFewPixelsError, match=r"need 100 pixels away from borders, got \d+; add more images"):
         prior.grams(pair(prior, 2))
     with pytest.raises(ValueError, match="at least 30 pixels a side, got 18"):
         prior.sample(1, 30, 2, torch.Generator())

@@ -13,6 +13,7 @@ from ..scales import Scales
 from .solve import Conditions, plan
 from .stencil import Stencil
 
+Progress = Callable[[int, int], None]  # of steps done and all steps
 _BATCH = 4
 _PIXELS = {1: 512, 2: 64, 3: 24}  # side of the random images, by spatial axes, beyond what the stencils cover
 _PEAK_LR = 0.2  # for half of the steps, then decayed exponentially
@@ -43,12 +44,7 @@ def sampled_objective(scales: Scales, stencils: Sequence[Stencil], images: Tenso
 
 
 def descend(
-    scales: Scales,
-    sides: Sequence[int],
-    conditions: Conditions,
-    steps: int,
-    seed: int,
-    progress: Callable[[int, int], None] | None = None,
+    scales: Scales, sides: Sequence[int], conditions: Conditions, steps: int, seed: int, progress: Progress | None
 ) -> list[Tensor]:
     """Return stencils after `steps` of Adam from a random start, with new random images at every step.
 

@@ -18,7 +18,7 @@ from ..checks import check_choice, check_count
 from ..resample import canonical_mode
 from ..scales import Scales, as_scales
 from .cpu import on_cpu, one_thread
-from .descent import descend
+from .descent import Progress, descend
 from .prior import CorrelatedNoise, Prior, TooFewPixelsError, as_prior
 from .solve import Conditions, plan, predicted_errors, solve, total_error
 from .stencil import Basis, Stencil
@@ -78,7 +78,7 @@ class DiscreteBasis(Basis):
         solver: str = "exact",
         steps: int | None = None,
         seed: int = 0,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         who = "DiscreteBasis"
         kernel_size = check_count(who, "kernel_size", kernel_size, 1)

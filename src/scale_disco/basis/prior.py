@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import reprlib
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -22,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..checks import short_repr
 from ..resample import kernel_reach, kernel_weights, source_coordinates
 
 # Correlation of neighboring pixels in the "image" prior. Measured on digits and photos (results/equivariance.md):
@@ -80,10 +80,7 @@ class ScalePair(NamedTuple):
         inner = ((where >= before) & (where <= size - 1 - after)).nonzero()
         if len(inner) == 0:
             least = before + after + math.ceil(self.ratio) + 1
-            raise TooFewPixelsError(
-                f"prior: images must have at least {least} pixels a side to cover the stencils of these scales, "
-                f"got {size}"
-            )
+            raise TooFewPixelsError(f"prior: images need at least {least} pixels a side for these scales, got {size}")
         return slice(int(inner[0]), int(inner[-1]) + 1)
 
 
@@ -155,7 +152,7 @@ class ImagePrior:
         least = _PIXELS_PER_TAP * max(taps_a, taps_b) ** pair.spatial_dims
         if count < least:  # the stencils would overfit
             raise TooFewPixelsError(
-                f"prior: images must have {least} pixels away from borders, got {count}; give more images"
+                f"prior: images need {least} pixels away from borders, got {count}; add more images"
             )
         per_row = math.prod(a.shape[0] for a, _ in axes[1:]) * (taps_a + taps_b) ** pair.spatial_dims
         block = max(1, _BLOCK // per_row)
@@ -172,7 +169,7 @@ class ImagePrior:
         """Return random crops [count, 1, side, ...]."""
         shortest = min(self.images.shape[1:])
         if shortest < side:
-            raise ValueError(f"prior: images must have at least {side} pixels a side, got {shortest}")
+            raise ValueError(f"prior: images need at least {side} pixels a side, got {shortest}")
         crops = []
         for index in torch.randint(len(self.images), (count,), generator=generator).tolist():
             crop = self.images[index]
@@ -201,7 +198,7 @@ def as_prior(prior: str | float | Tensor | NDArray[Any] | Prior, spatial_dims: i
     if isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < 1:
         return CorrelatedNoise(float(value))
     raise ValueError(
-        f'prior: expected "white", "image", a correlation in [0, 1) or a tensor of images, got {reprlib.repr(prior)}'
+        f'prior: expected "white", "image", a correlation in [0, 1) or a tensor of images, got {short_repr(prior)}'
     )
 
 

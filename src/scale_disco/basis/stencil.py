@@ -30,6 +30,7 @@ CONVOLUTION = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}  # by spatial axes
 _PERIOD = {1: 256, 2: 64, 3: 32}  # pixels of the periodic grid on which `Stencil.power` follows correlations
 _LAYERS = 10  # after which the correlation of features, and so the power, has converged
 _FORMAT = "scale-disco basis 1"
+Spec = dict[str, Any]  # a JSON object
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,12 +115,7 @@ class Basis:
     kind: ClassVar[str | None] = None  # the `spec["kind"]` that `load` of a subclass requires
 
     def __init__(
-        self,
-        scales: Iterable[float],
-        stencils: Sequence[Stencil],
-        *,
-        kernel_size: int,
-        spec: dict[str, Any] | None = None,
+        self, scales: Iterable[float], stencils: Sequence[Stencil], *, kernel_size: int, spec: Spec | None = None
     ) -> None:
         self.scales = as_scales(scales)
         self.stencils = tuple(Stencil(s.functions.detach().to("cpu", torch.float64), s.dilation) for s in stencils)
@@ -138,7 +134,7 @@ class Basis:
                 raise ValueError("Basis: a stencil has NaN or infinite values")
             if not isinstance(stencil.dilation, int) or stencil.dilation < 1:
                 raise ValueError(f"Basis: dilation must be an integer >= 1, got {stencil.dilation!r}")
-        self.spec: dict[str, Any] = {
+        self.spec: Spec = {
             "kind": "custom",
             **(spec or {}),
             "kernel_size": self.kernel_size,
@@ -159,10 +155,8 @@ class Basis:
             (3,)
         """
         if dense.ndim not in (3, 4, 5) or not dense.is_floating_point() or dense.shape[-1] % 2 == 0:
-            raise ValueError(
-                f"Basis.from_dense: expected floating-point [F, S, K, ...] with odd K, "
-                f"got {dense.dtype} {tuple(dense.shape)}"
-            )
+            shape = f"{dense.dtype} {tuple(dense.shape)}"
+            raise ValueError(f"Basis.from_dense: expected floating-point [F, S, K, ...] with odd K, got {shape}")
         center = dense.shape[-1] // 2
         stencils = []
         for functions in dense.double().unbind(1):
@@ -238,7 +232,7 @@ class Basis:
             {"normalized": True},
         )
 
-    def _recombined(self, functions: Sequence[Tensor], changes: dict[str, Any]) -> Basis:
+    def _recombined(self, functions: Sequence[Tensor], changes: Spec) -> Basis:
         stencils = [Stencil(f, s.dilation) for f, s in zip(functions, self.stencils, strict=True)]
         spec = {**self.spec, **changes, "kind": f"recombined {self.spec['kind'].removeprefix('recombined ')}"}
         recombined = Basis(self.scales, stencils, kernel_size=self.kernel_size, spec=spec)
