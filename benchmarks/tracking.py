@@ -195,7 +195,7 @@ def otb_part(found: dict[str, dict[str, Score]], videos: Sequence[Video]) -> str
 class AsAuthors(SiameseTracker):
     """All views of a frame in one batch, as in the authors' code."""
 
-    def _embedded(self, views: Tensor) -> Tensor:
+    def _features(self, views: Tensor) -> Tensor:
         return self.network.embed(views)
 
 

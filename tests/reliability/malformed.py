@@ -220,8 +220,8 @@ def main(arguments: list[str]) -> int:
 
     faulthandler.enable()
     guard = Guard()
-    for signal_number in (signal.SIGPROF, signal.SIGALRM):
-        faulthandler.register(signal_number, chain=True)  # prints the stack, even in a library that does not return
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        faulthandler.register(number, chain=True)  # prints the stack, even in a library that does not return
     warnings.simplefilter("error")
     failed = 0
     for argument in arguments:

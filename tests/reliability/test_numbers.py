@@ -308,7 +308,7 @@ def test_all_named_models(record_figures):
 
 def test_crops_too_small_to_track_are_refused():
     net = create_model("track/siamfc+").eval()
-    with pytest.raises(ValueError, match=r"^Siamese: expected views \[B, 3, H, W\] of at least 127 pixels [^\n]*$"):
+    with pytest.raises(ValueError, match=r"^Siamese: expected crops \[B, 3, H, W\] of at least 127 pixels [^\n]*$"):
         net(torch.zeros(1, 3, 100, 100), torch.zeros(1, 3, 255, 255))
 
 

@@ -99,12 +99,12 @@ def zip_bomb(name: str, size: int = 3 << 30, others: dict[str, bytes] | None = N
         for other, content in (others or {}).items():
             archive.writestr(other, content)
         archive.writestr(name, _deflated_zeros())
-    archived = bytearray(packed.getvalue())
+    content = bytearray(packed.getvalue())
     start = archive.getinfo(name).header_offset
-    for place, method, length in ((start, 8, 22), (archived.rindex(b"PK\1\2"), 10, 24)):  # local and central header
-        archived[place + method : place + method + 2] = struct.pack("<H", zipfile.ZIP_DEFLATED)
-        archived[place + length : place + length + 4] = struct.pack("<I", size)
-    return bytes(archived)
+    for place, method, length in ((start, 8, 22), (content.rindex(b"PK\1\2"), 10, 24)):  # local and central header
+        content[place + method : place + method + 2] = struct.pack("<H", zipfile.ZIP_DEFLATED)
+        content[place + length : place + length + 4] = struct.pack("<I", size)
+    return bytes(content)
 
 
 @cache

@@ -98,7 +98,7 @@ def mnist_seeds() -> list[Seed]:
 def mnist_cases() -> dict[str, Files]:
     files = mnist_seeds()[0].files
     first = next(iter(files))
-    unpacked: dict[str, bytes | int | None] = {**files, first.removesuffix(".gz"): HUGE}
+    unpacked = {**files, first.removesuffix(".gz"): HUGE}
     del unpacked[first]
     return {
         "a bomb": {**files, first: gz_bomb()},

@@ -52,7 +52,7 @@ def run_files(experiment: str = "mnist-scale") -> dict[str, bytes]:
             network = create_model("mnist/cnn")
         else:
             options = Stl10Options("stl10/wrn", depth=10, width=1, epochs=1)
-            metadata: dict[str, Any] = {"name": "x", "classes": ["a", "b"], "mean": [0.5] * 3, "train": "", "test": ""}
+            metadata = {"name": "x", "classes": ["a", "b"], "mean": [0.5] * 3, "train": "", "test": ""}
             metadata |= {"deviation": [0.5] * 3}
             write_run(folder, "run", options, 50, facts=metadata)
             network = options.network(metadata)
@@ -99,7 +99,7 @@ def record_seeds() -> list[Seed]:
 
 def record_cases() -> dict[str, Files]:
     files = run_files()
-    settings: dict[str, dict[str, Any]] = {
+    settings = {
         "a depth of 6 * 10^9 + 4": {"depth": 6 * 10**9 + 4},
         "a depth of 10^400": {"depth": 10**400},
         "a width of 10^18": {"width": 10**18},

@@ -130,7 +130,7 @@ def basis_seeds() -> list[Seed]:
 
 def basis_cases() -> dict[str, Files]:
     spec = json.loads(basis_spec())
-    changes: dict[str, dict[str, Any]] = {
+    changes = {
         "a kernel of 10^9": {"kernel_size": 10**9},
         "a dilation of 10^12": {"dilation": [1, 1, 10**12]},
         "a million scales": {"scales": list(range(1, 10**5)), "dilation": [1] * (10**5 - 1)},
@@ -195,7 +195,7 @@ def hub_seeds() -> list[Seed]:
 
 def hub_cases() -> dict[str, Files]:
     files = hub_files()
-    scales: dict[str, dict[str, Any]] = {
+    scales = {
         "a digest with a path": {"scale_disco": "Basis", "digest": "../../../x", "spec": {}},
         "an infinite scale": {"scale_disco": "Scales", "factors": [1, float("inf")]},
         "a scale of 1000.5": {"scale_disco": "Scales", "factors": [1, 1000.5]},
@@ -203,8 +203,8 @@ def hub_cases() -> dict[str, Files]:
         "absurd scales": {"scale_disco": "Scales", "factors": [1, 1e9]},
         "many scales": {"scale_disco": "Scales", "factors": list(range(1, 5000))},
     }
-    wide: dict[str, Any] = {"name": "stl10/wrn", "depth": 10, "width": 10**9}
-    configs: dict[str, dict[str, Any]] = {
+    wide = {"name": "stl10/wrn", "depth": 10, "width": 10**9}
+    configs = {
         **{case: {"name": "resnet18/disco", "scales": value} for case, value in scales.items()},
         "weights of a path": {"name": "resnet18/cnn", "pretrained": "/etc/passwd"},
         "a width of 10^9": wide,

@@ -12,7 +12,7 @@ Boxes = Sequence[Sequence[float]]
 
 
 def write_frames(folder: Path, count: int, *, first: int = 1, width: int = 4, suffix: str = ".png") -> None:
-    """Frames of 12 x 8 pixels, whose grey is their number."""
+    """Frames of 12 x 8 pixels, whose gray value is their number."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(first, first + count):
         pixels = np.full((8, 12, 3), number % 256, np.uint8)

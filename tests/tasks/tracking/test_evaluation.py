@@ -1,4 +1,4 @@
-"""Figures of trackers: against got10k, against sums by hand, and over runs that are killed and go on."""
+"""Metrics of trackers against got10k and by hand, and evaluations that are killed and resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scale_disco.tasks.tracking import StaticBoxTracker, TrackedBox
 from scale_disco.tasks.tracking.data.otb_lists import OTB50, OTB100, OTB2013, SCALE_VARIATION
 from scale_disco.tasks.tracking.data.sequences import Sequence, read_sequences
 from scale_disco.tasks.tracking.evaluation import (
-    centre_distance,
+    center_distance,
     mean_score,
     overall,
     overlap,
@@ -50,77 +50,77 @@ def perfect(truth):
     return truth.clone()
 
 
-def frozen(truth):
+def static(truth):
     return truth[:1].repeat(len(truth), 1)
 
 
 def drifting(truth):
-    """Off by a little more in every frame, and growing."""
+    """Boxes that drift and grow."""
     steps = torch.arange(len(truth), dtype=torch.float64)[:, None]
     return truth + steps * doubles([[0.37, -0.21, 0.05, 0.11]])
 
 
 def shrinking(truth):
-    """Down to boxes without a size."""
+    """Boxes that shrink to a negative size."""
     boxes = truth.clone()
     boxes[:, 2:] -= torch.arange(len(truth), dtype=torch.float64)[:, None] * 3
     return boxes
 
 
-TRACKERS = {"perfect": perfect, "frozen": frozen, "drifting": drifting, "shrinking": shrinking}
+TRACKERS = {"perfect": perfect, "static": static, "drifting": drifting, "shrinking": shrinking}
 
 
 class Replay:
-    """A tracker that knows what it finds."""
+    """Returns given boxes."""
 
     scale, lost = 1.0, False
 
-    def __init__(self, answers):
-        self.answers = answers
-        self.seen = []
+    def __init__(self, results):
+        self.results = results
+        self.first_boxes = []
 
     def init(self, image, box):
-        self.seen.append(box)
-        self.left = [tuple(row) for row in self.answers[len(self.seen) - 1][1:].tolist()]
+        self.first_boxes.append(box)
+        self.remaining = [tuple(row) for row in self.results[len(self.first_boxes) - 1][1:].tolist()]
 
     def update(self, image):
-        return TrackedBox(self.left.pop(0), 1.0)
+        return TrackedBox(self.remaining.pop(0), 1.0)
 
 
 @pytest.fixture(scope="module")
 def got10k():
-    """Its experiment on OTB, without the data set that it would download."""
-    pytest.importorskip("got10k", reason="got10k is the oracle of these figures")
+    """Its experiment on OTB, without downloading the data set."""
+    pytest.importorskip("got10k", reason="got10k is the reference for these metrics")
     from got10k.experiments import ExperimentOTB
 
     def of(sequences, results, reports):
         experiment = object.__new__(ExperimentOTB)
         experiment.nbins_iou, experiment.nbins_ce = 21, 51
         experiment.result_dir, experiment.report_dir = str(results), str(reports)
-        experiment.dataset = Videos(sequences)
+        experiment.dataset = Got10kDataset(sequences)
         return experiment
 
     return of
 
 
-class Videos:
-    """Sequences as got10k wants its data set: boxes that count from 1."""
+class Got10kDataset:
+    """Sequences in the format of got10k, with boxes counted from 1."""
 
     def __init__(self, sequences):
         self.sequences = sequences
-        self.seq_names = [one.name for one in sequences]
+        self.seq_names = [sequence.name for sequence in sequences]
 
     def __len__(self):
         return len(self.sequences)
 
     def __getitem__(self, index):
-        one = self.sequences[index]
-        return list(map(str, one.frames)), one.boxes.numpy() + np.array([1, 1, 0, 0])
+        sequence = self.sequences[index]
+        return list(map(str, sequence.frames)), sequence.boxes.numpy() + np.array([1, 1, 0, 0])
 
 
-@pytest.fixture(scope="module", params=["made", "real"])
+@pytest.fixture(scope="module", params=["synthetic", "real"])
 def videos(request):
-    """Sequences in memory, and those of OTB that are here; their frames are not looked at."""
+    """Random walks, and sequences of OTB if available; their frames are not read."""
     if request.param == "real":
         folder = SHARED / "data" / "otb"
         if not folder.is_dir():
@@ -134,41 +134,41 @@ def videos(request):
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
-def test_curves_are_those_of_got10k(videos, tracker, got10k):
+def test_curves_equal_those_of_got10k(videos, tracker, got10k):
     oracle = got10k(videos, "", "")
-    for one in videos:
-        boxes = TRACKERS[tracker](one.boxes)
-        ours = score(Result(boxes, None), one)
-        success, precision = oracle._calc_curves(*oracle._calc_metrics(boxes.numpy(), one.boxes.numpy()))
+    for video in videos:
+        boxes = TRACKERS[tracker](video.boxes)
+        ours = score(Result(boxes, None), video)
+        success, precision = oracle._calc_curves(*oracle._calc_metrics(boxes.numpy(), video.boxes.numpy()))
         assert np.abs(ours.success.numpy() - success).max() < 1e-6
         assert np.abs(ours.precision.numpy() - precision).max() < 1e-6
-        assert ours.frames == len(one.frames)
+        assert ours.frames == len(video.frames)
         if tracker == "perfect":
             assert ours.auc == pytest.approx(20 / 21, abs=1e-12)
             assert (ours.precision_20, ours.success_rate, ours.scale_error) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
-def test_report_of_got10k_on_our_files_is_ours(videos, tracker, got10k, tmp_path, monkeypatch):
-    seconds = {one.name: 0.01 + 0.001 * torch.arange(len(one.frames)).double() for one in videos}
-    for one in videos:
-        write_result(tmp_path / "ours", one.name, Result(TRACKERS[tracker](one.boxes), seconds[one.name]))
-    found = read_results(tmp_path / "ours", videos)
-    ours = {one.name: score(found[one.name], one) for one in videos}
+def test_got10k_reports_the_same_metrics_from_our_files(videos, tracker, got10k, tmp_path, monkeypatch):
+    seconds = {video.name: 0.01 + 0.001 * torch.arange(len(video.frames)).double() for video in videos}
+    for video in videos:
+        write_result(tmp_path / "ours", video.name, Result(TRACKERS[tracker](video.boxes), seconds[video.name]))
+    results = read_results(tmp_path / "ours", videos)
+    ours = {video.name: score(results[video.name], video) for video in videos}
     oracle = got10k(videos, tmp_path, tmp_path / "reports")
     monkeypatch.setattr(oracle, "plot_curves", lambda _: None)
     theirs = oracle.report(["ours"])["ours"]
     total = mean_score(list(ours.values()))
-    for one, other in [(total, theirs["overall"]), *((ours[name], row) for name, row in theirs["seq_wise"].items())]:
-        assert one.auc == pytest.approx(other["success_score"], abs=1e-6)
-        assert one.precision_20 == pytest.approx(other["precision_score"], abs=1e-6)
-        assert one.success_rate == pytest.approx(other["success_rate"], abs=1e-6)
-        assert one.frame_fps == pytest.approx(other["speed_fps"], rel=1e-6)
-        assert one.success.tolist() == pytest.approx(other["success_curve"], abs=1e-6)
-        assert one.precision.tolist() == pytest.approx(other["precision_curve"], abs=1e-6)
+    for mine, other in [(total, theirs["overall"]), *((ours[name], row) for name, row in theirs["seq_wise"].items())]:
+        assert mine.auc == pytest.approx(other["success_score"], abs=1e-6)
+        assert mine.precision_20 == pytest.approx(other["precision_score"], abs=1e-6)
+        assert mine.success_rate == pytest.approx(other["success_rate"], abs=1e-6)
+        assert mine.frame_fps == pytest.approx(other["speed_fps"], rel=1e-6)
+        assert mine.success.tolist() == pytest.approx(other["success_curve"], abs=1e-6)
+        assert mine.precision.tolist() == pytest.approx(other["precision_curve"], abs=1e-6)
 
 
-# On a grid of quarters sums are exact, so that figures are, too.
+# On a grid of quarters sums are exact, and so are the metrics.
 QUARTERS = st.integers(-2000, 2000).map(lambda number: number / 4)
 ANY_BOX = st.tuples(*[QUARTERS] * 4)
 BOX = st.tuples(QUARTERS, QUARTERS, *[st.integers(1, 2000).map(lambda number: number / 4)] * 2)
@@ -184,15 +184,15 @@ def test_overlap_is_symmetric_and_between_0_and_1(pairs):
 
 
 @given(PAIRS, QUARTERS, QUARTERS)
-def test_figures_do_not_change_with_a_shift(pairs, x, y):
+def test_metrics_are_shift_invariant(pairs, x, y):
     boxes, others = (doubles(rows) for rows in zip(*pairs, strict=True))
     shift = doubles([[x, y, 0, 0]])
-    for figure in (overlap, centre_distance, scale_error):
-        assert torch.equal(figure(boxes, others), figure(boxes + shift, others + shift))
+    for metric in (overlap, center_distance, scale_error):
+        assert torch.equal(metric(boxes, others), metric(boxes + shift, others + shift))
 
 
 @given(st.lists(BOX, min_size=1, max_size=8))
-def test_a_box_overlaps_itself_wholly(boxes):
+def test_the_overlap_of_a_box_with_itself_is_1(boxes):
     boxes = doubles(boxes)
     assert torch.allclose(overlap(boxes, boxes), torch.ones(len(boxes), dtype=torch.float64), atol=1e-12)
 
@@ -201,46 +201,46 @@ NUMBERS = st.floats(-1e4, 1e4) | st.integers(-50, 50).map(float)
 
 
 @given(st.lists(st.tuples(st.tuples(*[NUMBERS] * 4), st.tuples(*[NUMBERS] * 4)), min_size=1, max_size=8))
-def test_any_boxes_overlap_as_in_got10k(pairs):
-    metrics = pytest.importorskip("got10k.utils.metrics", reason="got10k is the oracle of these figures")
+def test_overlap_and_distance_equal_those_of_got10k(pairs):
+    metrics = pytest.importorskip("got10k.utils.metrics", reason="got10k is the reference for these metrics")
     boxes, others = (doubles(rows) for rows in zip(*pairs, strict=True))
     assert np.array_equal(overlap(boxes, others).numpy(), metrics.rect_iou(boxes.numpy(), others.numpy()))
     distances = metrics.center_error(boxes.numpy(), others.numpy())
-    assert np.allclose(centre_distance(boxes, others).numpy(), distances, rtol=1e-12, atol=0)
+    assert np.allclose(center_distance(boxes, others).numpy(), distances, rtol=1e-12, atol=0)
 
 
-def test_scale_error_is_in_octaves_and_always_a_number():
+def test_scale_error_is_in_octaves_and_finite():
     truth = doubles([[0, 0, 10, 10]] * 6)
-    found = doubles([[5, 5, 20, 20], [0, 0, 5, 5], [0, 0, 40, 2.5], [0, 0, 0, 0], [0, 0, -3, -3], [math.nan] * 4])
+    boxes = doubles([[5, 5, 20, 20], [0, 0, 5, 5], [0, 0, 40, 2.5], [0, 0, 0, 0], [0, 0, -3, -3], [math.nan] * 4])
     pixel = math.log2(10)
-    assert scale_error(found, truth).tolist() == pytest.approx([1, 1, 0, pixel, pixel, pixel])
+    assert scale_error(boxes, truth).tolist() == pytest.approx([1, 1, 0, pixel, pixel, pixel])
 
 
-def test_frames_without_a_true_box_do_not_count():
+def test_frames_without_ground_truth_are_ignored():
     boxes = [[0, 0, 10, 10], [math.nan] * 4, [5, 0, 10, 10], [math.nan] * 4]
-    found = doubles([[0, 0, 10, 10], [90, 90, 1, 1], [5, 0, 20, 20], [0, 0, 0, 0]])
-    ours, counted = score(Result(found, None), sequence(boxes)), sequence([boxes[0], boxes[2]])
-    again = score(Result(found[[0, 2]], None), counted)
+    predicted = doubles([[0, 0, 10, 10], [90, 90, 1, 1], [5, 0, 20, 20], [0, 0, 0, 0]])
+    ours, counted = score(Result(predicted, None), sequence(boxes)), sequence([boxes[0], boxes[2]])
+    again = score(Result(predicted[[0, 2]], None), counted)
     assert (ours.frames, ours.scale_error, ours.auc) == (2, pytest.approx(0.5), again.auc)
     assert torch.equal(ours.precision, again.precision)
 
 
-def test_answers_that_are_no_boxes_fail():
-    found = doubles([[0, 0, 10, 10], [math.nan] * 4])
-    ours = score(Result(found, None), sequence([[0, 0, 10, 10]] * 2))
+def test_nan_boxes_are_failures():
+    boxes = doubles([[0, 0, 10, 10], [math.nan] * 4])
+    ours = score(Result(boxes, None), sequence([[0, 0, 10, 10]] * 2))
     assert ours.success.tolist() == [0.5] * 20 + [0]
     assert ours.precision.tolist() == [0.5] * 51
 
 
-def test_speed_in_both_definitions():
-    one = sequence([[0, 0, 10, 10]] * 4)
-    ours = score(Result(one.boxes, torch.tensor([0.5, 0.1, 0.2, 0.2]).double()), one)
+def test_both_definitions_of_fps():
+    video = sequence([[0, 0, 10, 10]] * 4)
+    ours = score(Result(video.boxes, torch.tensor([0.5, 0.1, 0.2, 0.2]).double()), video)
     assert ours.fps == pytest.approx(3 / 1.0)
     assert ours.frame_fps == pytest.approx((2 + 10 + 5 + 5) / 4)
-    slow = score(Result(one.boxes, torch.tensor([1.0, 1, 1, 1]).double()), one)
-    unknown = score(Result(one.boxes, None), one)
+    slow = score(Result(video.boxes, torch.tensor([1.0, 1, 1, 1]).double()), video)
+    unknown = score(Result(video.boxes, None), video)
     assert (unknown.fps, unknown.frame_fps) == (None, None)
-    assert score(Result(one.boxes, torch.zeros(4).double()), one).fps is None
+    assert score(Result(video.boxes, torch.zeros(4).double()), video).fps is None
     mean = mean_score([ours, slow, unknown])
     assert mean.fps == pytest.approx((3 + 0.75) / 2)
     assert mean.frame_fps == pytest.approx((5.5 + 1) / 2)
@@ -249,15 +249,15 @@ def test_speed_in_both_definitions():
         mean_score([])
 
 
-def test_sequences_count_alike_whatever_their_length():
+def test_sequences_have_the_same_weight():
     good = sequence([[0, 0, 10, 10]] * 9, "good")
     bad = sequence([[0, 0, 10, 10]], "bad")
     scores = {"good": score(Result(good.boxes, None), good), "bad": score(Result(bad.boxes + 100, None), bad)}
     assert overall(scores, [good, bad])["all"][1].auc == pytest.approx((20 / 21 + 0) / 2)
 
 
-def test_variation_of_scale_by_the_list_and_by_the_boxes():
-    assert len(SCALE_VARIATION & set(OTB2013)) == 28  # as the paper of OTB says
+def test_scale_variation_by_attribute_and_by_boxes():
+    assert len(SCALE_VARIATION & set(OTB2013)) == 28  # as in the paper of OTB
     assert set(OTB100) >= SCALE_VARIATION
     assert len(SCALE_VARIATION) == 65
     assert len(SCALE_VARIATION & set(OTB50)) == 38
@@ -269,7 +269,7 @@ def test_variation_of_scale_by_the_list_and_by_the_boxes():
     assert scale_rule([sequence(steady)]).startswith("where the largest true sqrt(w h) is at least 2 times")
     both = [sequence(steady, "Deer"), sequence(growing)]
     assert scale_rule(both).startswith("by OTB's attribute SV, and of other names where")
-    scores = {one.name: score(Result(one.boxes, None), one) for one in both}
+    scores = {video.name: score(Result(video.boxes, None), video) for video in both}
     groups = overall(scores, both)
     assert {name: count for name, (count, _) in groups.items()} == {"all": 2, "scale variation": 1, "other": 1}
     assert "scale variation" not in overall(scores, both[:1])
@@ -283,35 +283,39 @@ def three(tmp_path):
     return read_sequences(tmp_path / "videos")
 
 
-def test_a_run_writes_and_gives_back_what_was_found(three, tmp_path):
-    seen = []
-    tracker = Replay([drifting(one.boxes) for one in three])
-    results = run(tracker, three, tmp_path / "new" / "drift", fingerprint="drift", progress=lambda *at: seen.append(at))
-    assert tracker.seen == [(2, 1, 4, 5)] * 3
-    assert seen == [(done, 12) for done in range(1, 13)]
-    for one in three:
-        assert torch.allclose(results[one.name].boxes, drifting(one.boxes), rtol=0, atol=6e-5)
-        assert (results[one.name].seconds > 0).all()
-    again = run(StaticBoxTracker(), three, tmp_path / "new" / "drift", fingerprint="drift", progress=seen.append)
+def test_a_run_writes_and_returns_the_results(three, tmp_path):
+    calls = []
+    tracker = Replay([drifting(video.boxes) for video in three])
+    results = run(
+        tracker, three, tmp_path / "new" / "drift", fingerprint="drift", progress=lambda *at: calls.append(at)
+    )
+    assert tracker.first_boxes == [(2, 1, 4, 5)] * 3
+    assert calls == [(done, 12) for done in range(1, 13)]
+    for video in three:
+        assert torch.allclose(results[video.name].boxes, drifting(video.boxes), rtol=0, atol=6e-5)
+        assert (results[video.name].seconds > 0).all()
+    again = run(StaticBoxTracker(), three, tmp_path / "new" / "drift", fingerprint="drift", progress=calls.append)
     assert all(map(torch.equal, *zip(*((again[name].boxes, results[name].boxes) for name in results), strict=True)))
-    assert len(seen) == 12
+    assert len(calls) == 12
 
 
-def test_only_what_is_not_finished_is_run_again(three, tmp_path):
+def test_only_unfinished_sequences_are_tracked(three, tmp_path):
     run(StaticBoxTracker(), three, tmp_path / "out", fingerprint="x")
     (tmp_path / "out" / "B.txt").unlink()
     (tmp_path / "out" / "times" / "C_time.txt").write_text("1\n")
-    tracker = Replay([drifting(one.boxes) for one in three[1:]])
+    tracker = Replay([drifting(video.boxes) for video in three[1:]])
     results = run(tracker, three, tmp_path / "out", fingerprint="x")
-    assert len(tracker.seen) == 2
-    assert torch.equal(results["A"].boxes, frozen(three[0].boxes))
+    assert len(tracker.first_boxes) == 2
+    assert torch.equal(results["A"].boxes, static(three[0].boxes))
     assert torch.allclose(results["C"].boxes, drifting(three[2].boxes), rtol=0, atol=6e-5)
 
 
-def test_results_of_another_tracker_are_refused(three, tmp_path):
+def test_results_of_another_tracker_raise(three, tmp_path):
     run(StaticBoxTracker(), three, tmp_path / "out", fingerprint="weights 1")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.txt")}
-    with pytest.raises(ValueError, match="another tracker, weights 1, this one is weights 2: give another folder"):
+    with pytest.raises(
+        ValueError, match="another tracker, weights 1, this one is weights 2: give another result folder"
+    ):
         run(StaticBoxTracker(), three, tmp_path / "out", fingerprint="weights 2")
     for content in ("{", "[]"):
         (tmp_path / "out" / "tracker.json").write_text(content)
@@ -323,10 +327,10 @@ def test_results_of_another_tracker_are_refused(three, tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.txt")} == before
 
 
-def test_frames_that_cannot_be_read_are_named_and_the_finished_kept(three, tmp_path):
+def test_unreadable_frames_are_named_and_finished_results_remain(three, tmp_path):
     broken, gone = three[1].frames[1], three[2].frames[3]
     content = broken.read_bytes()
-    broken.write_bytes(b"no picture")
+    broken.write_bytes(b"no image")
     gone.rename(gone.with_suffix(".away"))
     with pytest.raises(ValueError, match=r"^B, frame 2 of 3: cannot read .*0002\.png: ") as caught:
         run(StaticBoxTracker(), three, tmp_path / "out", fingerprint="x")
@@ -339,26 +343,28 @@ def test_frames_that_cannot_be_read_are_named_and_the_finished_kept(three, tmp_p
 
 
 @pytest.mark.parametrize("box", [(math.nan, 0, 1, 1), (0, math.inf, 1, 1), (1, 1, 1)])
-def test_answers_that_are_no_boxes_are_refused(three, tmp_path, box):
+def test_invalid_boxes_of_a_tracker_raise(three, tmp_path, box):
     class Wrong(StaticBoxTracker):
         def update(self, image):
             return TrackedBox(box, 1.0)
 
-    with pytest.raises(ValueError, match=r"^A, frame 2 of 4: the tracker gave the box .*expected four finite numbers"):
+    with pytest.raises(
+        ValueError, match=r"^A, frame 2 of 4: the tracker returned the box .*expected four finite numbers"
+    ):
         run(Wrong(), three, tmp_path / "out", fingerprint="x")
 
 
 @pytest.mark.parametrize("box", [[-2, -3, 4, 5], [10, 6, 40, 50], [900, 3, 4, 5], [1, 1, 0.25, 0.25]])
-def test_odd_true_boxes_go_to_the_tracker(tmp_path, box):
+def test_unusual_ground_truth_is_passed_to_the_tracker(tmp_path, box):
     write_otb(tmp_path / "videos", "Odd", [box] * 3)
     videos = read_sequences(tmp_path / "videos")
     tracker = Replay([videos[0].boxes])
     results = run(tracker, videos, tmp_path / "out", fingerprint="x")
-    assert tracker.seen == [tuple(videos[0].boxes[0].tolist())]
+    assert tracker.first_boxes == [tuple(videos[0].boxes[0].tolist())]
     assert score(results["Odd"], videos[0]).success_rate == 1
 
 
-def test_what_a_tracker_refuses_is_told_with_its_place(three, tmp_path):
+def test_errors_of_a_tracker_name_sequence_and_frame(three, tmp_path):
     class Choosy(StaticBoxTracker):
         def init(self, image, box):
             raise ValueError(f"Choosy: not the box {box}")
@@ -368,7 +374,7 @@ def test_what_a_tracker_refuses_is_told_with_its_place(three, tmp_path):
 
 
 class Wanderer:
-    """What it finds depends on the frames and on nothing else; it may be slow."""
+    """A deterministic function of the frames; it may be slow."""
 
     scale, lost = 1.0, False
 
@@ -385,7 +391,7 @@ class Wanderer:
         return TrackedBox(self.box, 1.0)
 
 
-# In another process, which tells after each frame how many there were.
+# A process that prints the progress after each frame.
 SLOW = """
 import sys
 from scale_disco.tasks.tracking.data.sequences import read_sequences
@@ -397,7 +403,7 @@ run(Wanderer(0.2), read_sequences(sys.argv[1]), sys.argv[2], fingerprint="w", pr
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
-def test_a_killed_run_goes_on_and_ends_with_the_same_figures(three, tmp_path):
+def test_a_killed_run_resumes_with_the_same_results(three, tmp_path):
     call = [sys.executable, "-c", SLOW, str(tmp_path / "videos"), str(tmp_path / "killed")]
     process = subprocess.Popen(call, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     while process.stdout.readline().strip() != "6 12":  # in the middle of B
@@ -406,13 +412,13 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_figures(three, tmp_path):
     assert process.wait() == -signal.SIGKILL
     process.stdout.close()
     assert [path.name for path in (tmp_path / "killed").glob("*.txt")] == ["A.txt"]
-    before, seen = (tmp_path / "killed" / "A.txt").stat().st_mtime_ns, []
-    resumed = run(Wanderer(), three, tmp_path / "killed", fingerprint="w", progress=lambda *at: seen.append(at))
-    assert seen == [(done, 8) for done in range(1, 9)]  # of B and C alone
+    before, calls = (tmp_path / "killed" / "A.txt").stat().st_mtime_ns, []
+    resumed = run(Wanderer(), three, tmp_path / "killed", fingerprint="w", progress=lambda *at: calls.append(at))
+    assert calls == [(done, 8) for done in range(1, 9)]  # of B and C alone
     assert (tmp_path / "killed" / "A.txt").stat().st_mtime_ns == before
-    whole = run(Wanderer(), three, tmp_path / "whole", fingerprint="w")
-    for one in three:
-        assert torch.equal(resumed[one.name].boxes, whole[one.name].boxes)
-        name = f"{one.name}.txt"
+    uninterrupted = run(Wanderer(), three, tmp_path / "whole", fingerprint="w")
+    for video in three:
+        assert torch.equal(resumed[video.name].boxes, uninterrupted[video.name].boxes)
+        name = f"{video.name}.txt"
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()]

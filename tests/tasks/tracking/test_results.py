@@ -1,4 +1,4 @@
-"""Result files: what we write others read, and theirs are read under all their names."""
+"""Result files: round trips, and files of other toolkits under all their names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text(rows=ROWS, separator=","):
 
 
 @given(boxes=st.lists(st.tuples(*[st.floats(-1e4, 1e4)] * 4), min_size=1, max_size=4), data=st.data())
-def test_what_is_written_is_read(tmp_path_factory, boxes, data):
+def test_results_survive_a_round_trip(tmp_path_factory, boxes, data):
     folder = tmp_path_factory.mktemp("results")
     boxes = torch.tensor(boxes, dtype=torch.float64)
     seconds = torch.tensor(data.draw(st.lists(st.floats(0, 1e3), min_size=len(boxes), max_size=len(boxes)))).double()
@@ -39,7 +39,7 @@ def test_what_is_written_is_read(tmp_path_factory, boxes, data):
     assert np.loadtxt(folder / "times" / "Car4_time.txt", ndmin=1).shape == (len(boxes),)
 
 
-def test_our_lines_count_from_one(tmp_path):
+def test_written_boxes_count_from_one(tmp_path):
     write_result(tmp_path, "Car4", Result(BOXES, torch.tensor([0.5, 0.25, 0.125])))
     assert (tmp_path / "Car4.txt").read_text().splitlines()[1] == "11.5000,19.2500,31.0000,41.0000"
     assert (tmp_path / "times" / "Car4_time.txt").read_text() == "0.500000000\n0.250000000\n0.125000000\n"
@@ -61,7 +61,7 @@ def test_our_lines_count_from_one(tmp_path):
         ("times/Car4_time.txt", "0.5\n0.5\n0.5 s\n"),
     ],
 )
-def test_half_of_a_result_is_none(tmp_path, file, content):
+def test_incomplete_results_raise(tmp_path, file, content):
     write_result(tmp_path, "Car4", Result(BOXES, torch.ones(3)))
     read_result(tmp_path, sequence())
     (tmp_path / file).write_bytes(content.encode(errors="surrogateescape"))
@@ -89,7 +89,7 @@ def test_half_of_a_result_is_none(tmp_path, file, content):
         ("GOT-10k_Val_000001", "GOT-10k_Val_000001.txt"),
     ],
 )
-def test_names_of_all_toolkits(tmp_path, name, file):
+def test_file_names_of_all_toolkits_are_recognized(tmp_path, name, file):
     for other in ("Jogging-3.txt", "skating2.txt", "human.txt", "attributes.json", "Car40.txt"):
         (tmp_path / other).write_text("not these\n")
     (tmp_path / file).write_text(text())
@@ -100,13 +100,13 @@ def test_names_of_all_toolkits(tmp_path, name, file):
 
 
 @pytest.mark.parametrize("separator", [",", "\t", " ", ";", ", ", "   "])
-def test_separators(tmp_path, separator):
+def test_any_separator_is_read(tmp_path, separator):
     content = text(separator=separator).replace("\n", "\r\n")
     (tmp_path / "Car4.txt").write_bytes(b"\xef\xbb\xbf" + content.encode())
     assert torch.equal(read_results(tmp_path, [sequence()])["Car4"].boxes, BOXES)
 
 
-def test_an_exact_name_wins_and_two_others_are_refused(tmp_path):
+def test_exact_names_win_and_ambiguous_ones_raise(tmp_path):
     (tmp_path / "car4.txt").write_text(text([[0, 0, 1, 1]] * 3))
     (tmp_path / "Car4.txt").write_text(text())
     if len(list(tmp_path.iterdir())) < 2:
@@ -118,7 +118,7 @@ def test_an_exact_name_wins_and_two_others_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("first", "start"), [(1.0, 1), (0.0, 0), (0.5, 0), (1.5, 1), (30.0, 1), (-5.0, 1)])
-def test_the_first_box_tells_from_where_boxes_count(tmp_path, first, start):
+def test_the_first_box_decides_whether_boxes_count_from_zero(tmp_path, first, start):
     rows = BOXES.clone()
     rows[:, :2] += start
     rows[0, :2] = BOXES[0, :2] + first
@@ -126,14 +126,14 @@ def test_the_first_box_tells_from_where_boxes_count(tmp_path, first, start):
     assert torch.equal(read_results(tmp_path, [sequence()])["Car4"].boxes, BOXES)
 
 
-def test_boxes_without_a_size_or_a_number_are_kept(tmp_path):
+def test_empty_and_nan_boxes_are_read(tmp_path):
     (tmp_path / "Car4.txt").write_text("10,20,30,40\n0,0,0,0\nNaN,NaN,NaN,NaN\n")
     boxes = read_results(tmp_path, [sequence()])["Car4"].boxes
     assert boxes[1].tolist() == [-1, -1, 0, 0]
     assert boxes[2].isnan().all()
 
 
-def test_times_are_read_where_they_are(tmp_path):
+def test_times_are_read_if_available(tmp_path):
     (tmp_path / "times").mkdir()
     (tmp_path / "car4.txt").write_text(text())
     (tmp_path / "times" / "car4_time.txt").write_text("1\n0.5\n0.25\n")
@@ -143,7 +143,7 @@ def test_times_are_read_where_they_are(tmp_path):
         read_results(tmp_path, [sequence()])
 
 
-def test_json_of_the_benchmarks_scripts(tmp_path):
+def test_json_files_of_the_benchmark_are_read(tmp_path):
     run = {"tracker": "KCF", "seqName": "Car4", "resType": "rect", "startFrame": 1, "res": ROWS}
     file = tmp_path / "Car4.json"
     for document in ([run], run, {"type": "rect", "res": ROWS}):
@@ -155,7 +155,7 @@ def test_json_of_the_benchmarks_scripts(tmp_path):
         ('{"res": [1, 2]}', 'expected the boxes .* in "res"'),
         ('{"res": [[1, 2, 3]]}', "line 1: expected four numbers"),
         ('{"res": [[1, 2, 3, null]]}', "line 1: expected four numbers"),
-        (json.dumps(run | {"resType": "ivtAff"}), "of the type \"rect\" can be read, got 'ivtAff'"),
+        (json.dumps(run | {"resType": "ivtAff"}), "of the type \"rect\" are supported, got 'ivtAff'"),
     ):
         file.write_text(content)
         with pytest.raises(ValueError, match=message):
@@ -173,7 +173,7 @@ def test_json_of_the_benchmarks_scripts(tmp_path):
         ("10,20,30,40\n\n5,6,7,8\n", "line 2: expected four numbers"),
     ],
 )
-def test_files_that_do_not_fit_are_one_line(tmp_path, content, message):
+def test_invalid_files_raise_one_line(tmp_path, content, message):
     (tmp_path / "Car4.txt").write_text(content)
     with pytest.raises(ValueError, match=message) as caught:
         read_results(tmp_path, [sequence()])
@@ -182,7 +182,7 @@ def test_files_that_do_not_fit_are_one_line(tmp_path, content, message):
 
 def test_missing_results_are_named(tmp_path):
     (tmp_path / "Car4.txt").write_text(text())
-    with pytest.raises(FileNotFoundError, match=r"no results of 2 of 3 sequences, .* of David, Jogging-1$"):
+    with pytest.raises(FileNotFoundError, match=r"no results for 2 of 3 sequences, .* of David, Jogging-1$"):
         read_results(tmp_path, [sequence(name) for name in ("Car4", "David", "Jogging-1")])
     with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere"):
         read_results(tmp_path / "nowhere", [sequence()])

@@ -1,8 +1,9 @@
-"""Trackers: what they are given, what they give back, and that they follow what moves and grows."""
+"""Trackers: inputs, outputs, the loop, and that they follow an object that moves and changes in scale."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ import torch.nn.functional as F
 
 from scale_disco.models import create_model
 from scale_disco.tasks.io.samples import photos
+from scale_disco.tasks.io.video import Frame
 from scale_disco.tasks.tracking import MODES, MOTIONS, MotionParameters, SiameseTracker, StaticBoxTracker
 from scale_disco.tasks.tracking.crop import crops, mean_color
-from scale_disco.tasks.tracking.tracker import _OFFERED
+from scale_disco.tasks.tracking.tracker import _CALIBRATION, track
 
 FRAME = torch.randint(0, 256, (3, 90, 120), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 BOX = (40.0, 30.0, 24.0, 18.0)
@@ -40,86 +42,86 @@ def shared_weights():
 
 
 def video(octaves, shifts, *, size=(180, 240), middle=(120.0, 90.0)):
-    """Frames of a photograph's middle, of 40 pixels at octave 0, over another; and where it is in them."""
-    thing = (photos()[3] * 255).byte().expand(3, -1, -1)
-    ground = F.interpolate(photos()[0:1], size, mode="bicubic")[0].clamp(0, 1).mul(255).byte().expand(3, -1, -1)
+    """Frames with the middle of a photo, of 40 pixels at octave 0, pasted over another photo; and its boxes."""
+    pasted = (photos()[3] * 255).byte().expand(3, -1, -1)
+    background = F.interpolate(photos()[0:1], size, mode="bicubic")[0].clamp(0, 1).mul(255).byte().expand(3, -1, -1)
     frames, boxes = [], []
     for octave, (right, down) in zip(octaves, shifts, strict=True):
         side = round(40 * 2**octave)
-        seen = crops(thing, torch.tensor([[80.0, 80.0]]), torch.tensor([120.0]), side, mean_color(thing))[0]
+        crop = crops(pasted, torch.tensor([[80.0, 80.0]]), torch.tensor([120.0]), side, mean_color(pasted))[0]
         x, y = round(middle[0] + right - side / 2), round(middle[1] + down - side / 2)
-        frame = ground.clone()
-        frame[:, y : y + side, x : x + side] = seen.round().byte()
+        frame = background.clone()
+        frame[:, y : y + side, x : x + side] = crop.round().byte()
         frames.append(frame)
         boxes.append((float(x), float(y), float(side), float(side)))
     return frames, boxes
 
 
-def followed(tracker, frames, boxes):
+def track_boxes(tracker, frames, boxes):
     tracker.init(frames[0], boxes[0])
     return [tracker.update(frame).box for frame in frames[1:]]
 
 
-def centre(box):
+def center(box):
     return box[0] + box[2] / 2, box[1] + box[3] / 2
 
 
 @pytest.mark.parametrize(
     ("name", "mode"), [("siamfc+", "pyramid"), ("siamfc+", "fixed"), ("disco", "pyramid"), ("disco", "axis")]
 )
-def test_it_follows_what_moves(networks, name, mode):
+def test_moving_objects_are_followed(networks, name, mode):
     frames, boxes = video([0] * 6, [(4 * k, -3 * k) for k in range(6)])
-    for found, true in zip(followed(SiameseTracker(networks[name], mode), frames, boxes), boxes[1:], strict=True):
-        assert math.dist(centre(found), centre(true)) < 6
+    predictions = track_boxes(SiameseTracker(networks[name], mode), frames, boxes)
+    for box, truth in zip(predictions, boxes[1:], strict=True):
+        assert math.dist(center(box), center(truth)) < 6
 
 
-def test_one_view_tells_how_much_it_grew(networks):
-    """One octave in ten frames, up and down: the size is right to a tenth of an octave on average."""
+def test_one_crop_estimates_the_scale_change(networks):
+    """One octave in ten frames, up and down: the mean error is about a tenth of an octave."""
     for sign in (1, -1):
         octaves = [0.1 * sign * k for k in range(11)]
         frames, boxes = video(octaves, [(0, 0)] * 11)
         tracker = SiameseTracker(networks["disco"], "axis")
-        found = followed(tracker, frames, boxes)
-        errors = [abs(math.log2(one[2] / true[2])) for one, true in zip(found, boxes[1:], strict=True)]
+        predictions = track_boxes(tracker, frames, boxes)
+        errors = [abs(math.log2(box[2] / truth[2])) for box, truth in zip(predictions, boxes[1:], strict=True)]
         assert sum(errors) / len(errors) < 0.12
         assert math.log2(tracker.scale) == pytest.approx(sign, abs=0.25)
 
 
-def test_fixed_keeps_its_size(networks):
+def test_fixed_mode_keeps_the_scale(networks):
     frames, boxes = video([0, 0.2, 0.4], [(0, 0)] * 3)
     tracker = SiameseTracker(networks["disco"], "fixed")
-    assert [box[2:] for box in followed(tracker, frames, boxes)] == [pytest.approx(boxes[0][2:])] * 2
+    assert [box[2:] for box in track_boxes(tracker, frames, boxes)] == [pytest.approx(boxes[0][2:])] * 2
     assert tracker.scale == 1
 
 
-def test_what_is_gone_is_lost(networks):
+def test_vanished_objects_are_lost(networks):
     frames, boxes = video([0] * 3, [(0, 0)] * 3)
     for name in ("siamfc+", "disco"):
         tracker = SiameseTracker(networks[name])
-        followed(tracker, frames, boxes)
+        track_boxes(tracker, frames, boxes)
         assert not tracker.lost
         before = tracker.scale
         tracker.update(torch.full_like(frames[0], 90))
         assert tracker.lost
-        assert tracker.scale == before  # nothing is learned from what is not seen
+        assert tracker.scale == before  # a lost object does not change the scale
         tracker.init(frames[0], boxes[0])
         assert not tracker.lost
         assert tracker.scale == 1
 
 
-def test_octaves_are_read_between_those_that_were_shown(random_networks):
+def test_scale_changes_are_interpolated_between_calibrated_ones(random_networks):
     tracker = SiameseTracker(random_networks["disco"], "axis")
-    tracker.leaning = [-0.4, -0.1, 0.0, 0.2, 0.2]
+    tracker.responses = [-0.4, -0.1, 0.0, 0.2, 0.2]
     expected = {-1: -0.5, -0.4: -0.5, -0.25: -0.375, -0.1: -0.25, 0.1: 0.125, 0.2: 0.25, 0.3: 0.5}
-    assert {lean: tracker._octaves(lean) for lean in expected} == {
-        lean: pytest.approx(o) for lean, o in expected.items()
-    }
-    assert _OFFERED[2] == 0
+    for response, octaves in expected.items():
+        assert tracker._octaves(response) == pytest.approx(octaves)
+    assert _CALIBRATION[2] == 0
 
 
 @pytest.mark.parametrize("name", ["siamfc+", "se-siamfc+", "disco"])
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_gives_boxes(random_networks, name, mode):
+def test_every_mode_returns_deterministic_boxes(random_networks, name, mode):
     if name == "siamfc+" and mode == "axis":
         with pytest.raises(ValueError, match='"axis" needs a network with scales'):
             SiameseTracker(random_networks[name], mode)
@@ -134,10 +136,10 @@ def test_every_mode_gives_boxes(random_networks, name, mode):
     repeated = SiameseTracker(random_networks[name], mode)
     repeated.init(FRAME, BOX)
     repeated.update(FRAME)
-    assert repeated.update(FRAME).box == box  # the same frames, the same box
+    assert repeated.update(FRAME).box == box
 
 
-def test_the_network_is_left_as_it_is(random_networks):
+def test_the_network_is_not_modified(random_networks):
     network = create_model("track/siamfc+").train()
     SiameseTracker(network)
     assert network.training
@@ -147,19 +149,19 @@ def test_the_network_is_left_as_it_is(random_networks):
 @pytest.mark.parametrize(
     "box", [(-10.0, -10.0, 30.0, 30.0), (110.0, 80.0, 60.0, 60.0), (3.0, 3.0, 1.0, 1.0), (0.0, 0.0, 120.0, 90.0)]
 )
-def test_boxes_at_the_border_and_of_any_size(random_networks, box):
+def test_boxes_at_the_border_and_of_any_size_are_tracked(random_networks, box):
     tracker = SiameseTracker(random_networks["disco"])
     tracker.init(FRAME, box)
-    found = tracker.update(FRAME).box
-    assert all(map(math.isfinite, found))
-    x, y = centre(found)
+    updated = tracker.update(FRAME).box
+    assert all(map(math.isfinite, updated))
+    x, y = center(updated)
     assert 0 <= x <= 120
     assert 0 <= y <= 90
 
 
-@pytest.mark.parametrize("tracker", [StaticBoxTracker(), None], ids=["frozen", "siamese"])
+@pytest.mark.parametrize("tracker", [StaticBoxTracker(), None], ids=["static-box", "siamese"])
 @pytest.mark.parametrize(
-    ("box", "said"),
+    ("box", "message"),
     [
         ((0, 0, 0, 5), "w and h above 0"),
         ((0, 0, 5, -1), "w and h above 0"),
@@ -172,17 +174,17 @@ def test_boxes_at_the_border_and_of_any_size(random_networks, box):
         ((0, -5, 5, 5), "outside of the frame"),
     ],
 )
-def test_boxes_that_cannot_be(random_networks, tracker, box, said):
+def test_invalid_boxes_are_rejected(random_networks, tracker, box, message):
     tracker = tracker or SiameseTracker(random_networks["siamfc+"])
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises(ValueError, match=message) as error:
         tracker.init(FRAME, box)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "frame", [FRAME.float(), FRAME[0], FRAME[:1], FRAME[:, :0]], ids=["float", "2-D", "grey", "empty"]
+    "frame", [FRAME.float(), FRAME[0], FRAME[:1], FRAME[:, :0]], ids=["float", "2-D", "gray", "empty"]
 )
-def test_frames_that_cannot_be(random_networks, frame):
+def test_invalid_frames_are_rejected(random_networks, frame):
     tracker = SiameseTracker(random_networks["siamfc+"])
     for call in (lambda: tracker.init(frame, BOX), lambda: StaticBoxTracker().init(frame, BOX)):
         with pytest.raises(ValueError, match="expected a frame uint8"):
@@ -192,48 +194,60 @@ def test_frames_that_cannot_be(random_networks, frame):
         tracker.update(frame)
 
 
-def test_an_offset_of_scores_changes_nothing():
-    """It is there for training; penalties are factors of scores without it."""
+def test_the_offset_of_scores_does_not_matter():
+    """It is for training; the scale penalty is a factor on scores without it."""
     torch.manual_seed(0)
     network = create_model("track/siamfc+").eval()
-    found = []
+    boxes = []
     for offset in (0.0, -1e4):
         network.offset.fill_(offset)
         tracker = SiameseTracker(network, "pyramid", MotionParameters(step=1.2, penalty=0.5))
         tracker.init(FRAME, BOX)
-        found.append(tracker.update(FRAME).box)
-        assert tracker.scale == 1  # half of the score of another size is less
-    assert found[0] == pytest.approx(found[1], abs=0.6)
+        boxes.append(tracker.update(FRAME).box)
+        assert tracker.scale == 1  # the penalty halves scores of other scales
+    assert boxes[0] == pytest.approx(boxes[1], abs=0.6)
 
 
-def test_what_has_no_texture_keeps_its_size(networks):
-    """All sizes look alike there, and the first frame says so."""
+def test_objects_without_texture_keep_their_scale(networks):
+    """All magnifications have the same response, and calibration accounts for it."""
     flat = torch.full((3, 90, 120), 90, dtype=torch.uint8)
     tracker = SiameseTracker(networks["disco"], "axis")
     tracker.init(flat, BOX)
     for _ in range(3):
         tracker.update(flat)
     assert tracker.scale == pytest.approx(1, abs=0.01)
-    assert tracker.leaning == sorted(tracker.leaning)
+    assert tracker.responses == sorted(tracker.responses)
 
 
-def test_damaged_weights_are_not_tracked_with():
+def test_damaged_weights_raise():
     network = create_model("track/siamfc+").eval()
     network.features.conv1.weight.data.fill_(math.nan)
     tracker = SiameseTracker(network)
     tracker.init(FRAME, BOX)
-    with pytest.raises(ValueError, match="not finite numbers: its weights are damaged"):
+    with pytest.raises(ValueError, match="non-finite scores: the weights of the network are damaged"):
         tracker.update(FRAME)
 
 
-def test_init_comes_first(random_networks):
-    with pytest.raises(ValueError, match="update came before init"):
+def test_update_before_init_raises(random_networks):
+    with pytest.raises(ValueError, match="update was called before init"):
         SiameseTracker(random_networks["siamfc+"]).update(FRAME)
 
 
-def test_modes_and_motions_that_cannot_be(random_networks):
+def test_invalid_modes_and_motion_parameters_are_rejected(random_networks):
     with pytest.raises(ValueError, match="mode must be one of pyramid, axis, fixed, got 'zoom'"):
         SiameseTracker(random_networks["disco"], "zoom")
     with pytest.raises(ValueError, match=r"rate must be from 0 to 1, got 1\.5"):
         MotionParameters(rate=1.5)
     assert MOTIONS["se-siamfc+-otb2013"].step == 1.145
+
+
+def test_unreadable_frames_keep_the_box_and_are_lost():
+    frames = [Frame(number, None if number == 1 else FRAME, Fraction(number)) for number in range(3)]
+    first, unreadable, last = track(StaticBoxTracker(), frames, BOX)
+    assert [tracked.frame.number for tracked in (first, unreadable, last)] == [0, 1, 2]
+    assert (first.score, first.lost, unreadable.lost, last.lost) == (1.0, False, True, False)
+    assert math.isnan(unreadable.score)
+    assert (unreadable.box, unreadable.seconds) == (first.box, 0)
+    assert unreadable.image is first.image
+    with pytest.raises(ValueError, match="the first frame cannot be read"):
+        next(track(StaticBoxTracker(), frames[1:], BOX))

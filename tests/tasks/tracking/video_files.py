@@ -1,4 +1,4 @@
-"""Small videos of a white square that moves to the right over a dark ground."""
+"""Small videos of a white square that moves to the right over a dark background."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIDE = 8
 
 
 def pixels(number: int, size: tuple[int, int] = (64, 48)) -> np.ndarray:
-    """Frame `number`, [H, W, 3]: the square is at x = 4 + 2 number, y = 12."""
+    """Return frame `number`, [H, W, 3], with the square at x = 4 + 2 number, y = 12."""
     width, height = size
     image = np.full((height, width, 3), 40, np.uint8)
     image[12 : 12 + SIDE, 4 + 2 * number : 4 + 2 * number + SIDE] = 255
@@ -20,13 +20,13 @@ def pixels(number: int, size: tuple[int, int] = (64, 48)) -> np.ndarray:
 
 
 def place(image) -> tuple[float, float]:
-    """x and y of the upper left corner of the square in [3, H, W]."""
+    """Return x and y of the upper left corner of the square in [3, H, W]."""
     bright = image[0, :24] > 150
     return bright.any(0).nonzero()[0].item(), bright.any(1).nonzero()[0].item()
 
 
 def write_video(path: Path, count: int = 20, *, size=(64, 48), rate=25, codec="libx264", times=None, **options) -> Path:
-    """A video file; `times` are seconds of frames, `movflags=...` goes to the container, `noise` makes it larger."""
+    """Write a video file; `times` are seconds of frames, `movflags=...` is for the container, `noise` enlarges it."""
     import av
 
     noise, turn = options.pop("noise", False), options.pop("turn", 0)
@@ -52,7 +52,7 @@ def write_video(path: Path, count: int = 20, *, size=(64, 48), rate=25, codec="l
 
 
 def write_audio(path: Path) -> Path:
-    """A second of silence."""
+    """Write a second of silence."""
     import av
 
     with av.open(str(path), "w") as container:
@@ -66,15 +66,15 @@ def write_audio(path: Path) -> Path:
 
 
 def write_images(folder: Path, numbers, *, suffix=".png", mode="RGB", size=(64, 48)) -> Path:
-    """Pictures of the square, called by their numbers."""
+    """Write numbered images of the square."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in numbers:
         Image.fromarray(pixels(number, size)).convert(mode).save(folder / f"{number}{suffix}")
     return folder
 
 
-def cut(path: Path, part: float) -> Path:
-    """Take the end of a file away."""
+def truncate(path: Path, fraction: float) -> Path:
+    """Remove the end of a file."""
     content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * part)])
+    path.write_bytes(content[: int(len(content) * fraction)])
     return path

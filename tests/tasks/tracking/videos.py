@@ -1,4 +1,4 @@
-"""Small videos with something to see in them, in the layout of OTB."""
+"""Small textured videos in the layout of OTB."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def write_videos(root: Path, count: int, *, frames: int = 4, side: int = 96) -> Path:
-    """A textured square that drifts and grows over a smooth background; a video each, with other textures."""
+    """Write videos of a textured square that drifts and grows over a smooth background."""
     for number in range(count):
         generator = np.random.default_rng(number)
         coarse = generator.integers(60, 190, (6, 6, 3), np.uint8)
@@ -20,9 +20,9 @@ def write_videos(root: Path, count: int, *, frames: int = 4, side: int = 96) -> 
         lines = []
         for frame in range(frames):
             size, x, y = 20 + 2 * frame, 20 + 3 * frame + number % 5, 30 + 2 * frame
-            picture = background.copy()
-            picture.paste(texture.resize((size, size), Image.Resampling.BICUBIC), (x, y))
-            picture.save(folder / f"{frame + 1:04d}.png")
+            image = background.copy()
+            image.paste(texture.resize((size, size), Image.Resampling.BICUBIC), (x, y))
+            image.save(folder / f"{frame + 1:04d}.png")
             lines.append(f"{x + 1},{y + 1},{size},{size}")
         (folder.parent / "groundtruth_rect.txt").write_text("\n".join(lines))
     return root

@@ -1,4 +1,4 @@
-"""Trackers, and how good they are."""
+"""Trackers and their evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`disco track`: files that are complete however it ends, and what is refused."""
+"""`disco track`: output files, which are complete however it ends, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scale_disco.tasks.tracking.commands import track as cli_track
 from scale_disco.tasks.tracking.commands import window as cli_window
 from tests.conftest import ROOT
 from tests.tasks.tracking.sequences import moving, write_otb
-from tests.tasks.tracking.video_files import SIDE, cut, place, write_images, write_video
+from tests.tasks.tracking.video_files import SIDE, place, truncate, write_images, write_video
 
 pytest.importorskip("av")
 
@@ -35,27 +35,27 @@ PATIENCE = 120  # seconds that a process may take on a busy machine
 
 
 class Bright:
-    """A tracker of the white square, which it thinks to grow; lost in frame 5."""
+    """Tracks the white square, with a growing scale; lost in frame 5."""
 
     scale, lost = 1.0, False
 
     def init(self, image, box):
-        self.seen = 0
+        self.updates = 0
 
     def update(self, image):
-        self.seen += 1
-        self.scale, self.lost = 1 + self.seen / 100, self.seen == 5
-        return TrackedBox((*place(image), SIDE, SIDE), 0.9 - self.seen / 1000)
+        self.updates += 1
+        self.scale, self.lost = 1 + self.updates / 100, self.updates == 5
+        return TrackedBox((*place(image), SIDE, SIDE), 0.9 - self.updates / 1000)
 
 
 @pytest.fixture
 def bright(monkeypatch):
-    """Have the tracker of the white square tracking."""
+    """Use the tracker of the white square."""
     monkeypatch.setattr(cli_track, "open_tracker", lambda options: Bright())
 
 
 def rows(folder):
-    """Lines of track.csv as numbers."""
+    """Return the lines of track.csv as numbers."""
     with (folder / "track.csv").open(newline="") as file:
         lines = list(csv.reader(file))
     assert ",".join(lines[0]) == "frame,x,y,w,h,score,scale,lost,ms"
@@ -63,12 +63,12 @@ def rows(folder):
 
 
 def track(*words, code=0):
-    """Call the command; the lines of its table if it wrote one."""
+    """Run the command."""
     assert main(["track", *map(str, words)]) == code
 
 
 def refused(capsys, *words, code=1):
-    """The one line that a call is refused with."""
+    """Return the one-line error of a call."""
     capsys.readouterr()
     assert main(["track", *map(str, words)]) == code
     out, err = capsys.readouterr()
@@ -79,41 +79,41 @@ def refused(capsys, *words, code=1):
 
 
 @pytest.mark.usefixtures("bright")
-def test_numbers_and_pictures_of_a_moving_square(tmp_path, capsys):
-    film = write_video(tmp_path / "film.mp4", 20)
-    track(film, *BOX, "--out", tmp_path / "out")
+def test_csv_and_video_of_a_moving_square(tmp_path, capsys):
+    clip = write_video(tmp_path / "clip.mp4", 20)
+    track(clip, *BOX, "--out", tmp_path / "out")
     table = rows(tmp_path / "out")
     assert [row[:5] for row in table] == [[number, 4 + 2 * number, 12, 8, 8] for number in range(20)]
     assert [row[5] for row in table] == pytest.approx([1.0, *(0.9 - number / 1000 for number in range(1, 20))])
     assert [row[6] for row in table] == pytest.approx([1 + number / 100 for number in range(20)])
     assert [row[7] for row in table] == [number == 5 for number in range(20)]
     assert all(row[8] >= 0 for row in table)
-    footage = open_video(str(tmp_path / "out" / "track.mp4"))
-    frames = list(footage.frames())
-    assert (len(frames), footage.rate) == (20, 25)
+    video = open_video(str(tmp_path / "out" / "track.mp4"))
+    frames = list(video.frames())
+    assert (len(frames), video.rate) == (20, 25)
     for frame in frames:
         x = 4 + 2 * frame.number
         line = frame.image[:, 12:20, x].float().mean(1)
         assert (line[0] > 2 * line[1]) if frame.number == 5 else (line[1] > 2 * line[0]), frame.number
-        assert frame.image[:, 16, x + 4].float().min() > 150  # the square inside of the lines
+        assert frame.image[:, 16, x + 4].float().min() > 150  # the square inside of the box
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.startswith("film: 20 frames, 1 of them lost; scale at the end 1.19; ")
+    assert out.startswith("clip: 20 frames, 1 lost; final scale 1.19; ")
     assert out.splitlines()[1:] == [f"written {tmp_path / 'out' / name}" for name in ("track.csv", "track.mp4")]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["track.csv", "track.mp4"]
 
 
 @pytest.mark.usefixtures("bright")
-def test_a_part_of_a_video(tmp_path, capsys):
-    film = write_video(tmp_path / "film.mkv", 20)
-    track(film, "--box", "14,12,8,8", "--start", 5, "--frames", 4, "--out", tmp_path, "--json", "--no-video")
+def test_start_and_frames_choose_a_part(tmp_path, capsys):
+    clip = write_video(tmp_path / "clip.mkv", 20)
+    track(clip, "--box", "14,12,8,8", "--start", 5, "--frames", 4, "--out", tmp_path, "--json", "--no-video")
     assert [row[:2] for row in rows(tmp_path)] == [[number, 4 + 2 * number] for number in (5, 6, 7, 8)]
     document = json.loads(capsys.readouterr().out)
     assert document.pop("fps") > 0
     assert document.pop("ms") > 0
     assert document == {
-        "source": str(film),
-        "tracker": "frozen",
+        "source": str(clip),
+        "tracker": "static-box",
         "frames": 4,
         "lost": 0,
         "last": {"frame": 8, "box": [20, 12, 8, 8], "scale": 1.03},
@@ -121,37 +121,37 @@ def test_a_part_of_a_video(tmp_path, capsys):
         "remarks": [],
         "files": [str(tmp_path / "track.csv")],
     }
-    track(film, *BOX, "--frames", 1, "--out", tmp_path)
+    track(clip, *BOX, "--frames", 1, "--out", tmp_path)
     assert len(rows(tmp_path)) == len(list(open_video(str(tmp_path / "track.mp4")).frames())) == 1
 
 
-def test_frozen_is_the_default_and_so_is_the_folder(tmp_path, monkeypatch, capsys):
+def test_default_tracker_and_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    track(write_video(tmp_path / "film.mp4", 3), "--box=-2.5,12,8,1e3")
-    assert [row[1:5] for row in rows(tmp_path / "track" / "film")] == [[-2.5, 12, 8, 1000]] * 3
-    assert Path("track/film/track.mp4").is_file()
+    track(write_video(tmp_path / "clip.mp4", 3), "--box=-2.5,12,8,1e3")
+    assert [row[1:5] for row in rows(tmp_path / "track" / "clip")] == [[-2.5, 12, 8, 1000]] * 3
+    assert Path("track/clip/track.mp4").is_file()
 
 
 @pytest.mark.usefixtures("bright")
-def test_times_are_kept_unless_told_otherwise(tmp_path):
+def test_frame_times_are_preserved_unless_fps_is_given(tmp_path):
     times = [0, 0.04, 0.08, 0.5, 0.54, 1.0]
-    film = write_video(tmp_path / "film.mkv", 6, times=times)
+    clip = write_video(tmp_path / "clip.mkv", 6, times=times)
 
-    def written():
+    def times_written():
         return [round(float(frame.time), 3) for frame in open_video(str(tmp_path / "track.mp4")).frames()]
 
-    track(film, *BOX, "--out", tmp_path)
-    assert written() == times
-    track(film, *BOX, "--out", tmp_path, "--start", 2)
-    assert written() == [0, 0.42, 0.46, 0.92]
-    track(film, *BOX, "--out", tmp_path, "--fps", 10)
-    assert written() == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    track(clip, *BOX, "--out", tmp_path)
+    assert times_written() == times
+    track(clip, *BOX, "--out", tmp_path, "--start", 2)
+    assert times_written() == [0, 0.42, 0.46, 0.92]
+    track(clip, *BOX, "--out", tmp_path, "--fps", 10)
+    assert times_written() == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
 
 
 @pytest.mark.usefixtures("bright")
-def test_folders_with_gaps_and_damaged_pictures(tmp_path, capsys):
+def test_folders_with_gaps_and_damaged_images(tmp_path, capsys):
     folder = write_images(tmp_path / "shots", [1, 2, 3, 4, 7], mode="L", size=(63, 47))
-    cut(folder / "3.png", 0.5)
+    truncate(folder / "3.png", 0.5)
     Image.new("L", (20, 20)).save(folder / "4.png")
     track(folder, *BOX, "--out", tmp_path)
     table = rows(tmp_path)
@@ -162,27 +162,27 @@ def test_folders_with_gaps_and_damaged_pictures(tmp_path, capsys):
     assert [frame.time for frame in frames] == [Fraction(number, 25) for number in range(5)]
     assert frames[0].image.shape == (3, 48, 64)
     err = capsys.readouterr().err.splitlines()
-    assert err[0].startswith("disco track: 2 pictures left out: 3.png: ")
+    assert err[0].startswith("disco track: 2 images skipped: 3.png: ")
     assert err[0].endswith("; 4.png: 20 x 20 pixels, the first has 63 x 47")
-    assert err[1:] == ["disco track: pictures are missing: after 4.png comes 7.png"]
+    assert err[1:] == ["disco track: images are missing: after 4.png comes 7.png"]
 
 
 @pytest.mark.usefixtures("bright")
-@pytest.mark.parametrize("name", ["film.mp4", "film.mkv"])
-def test_videos_that_break_off_are_tracked_until_then(tmp_path, name, capsys):
-    film = cut(write_video(tmp_path / name, 100, noise=True, movflags="faststart"), 0.5)
-    track(film, *BOX, "--out", tmp_path, "--json")
+@pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv"])
+def test_truncated_videos_are_tracked_to_their_end(tmp_path, name, capsys):
+    clip = truncate(write_video(tmp_path / name, 100, noise=True, movflags="faststart"), 0.5)
+    track(clip, *BOX, "--out", tmp_path, "--json")
     out, err = capsys.readouterr()
     count = json.loads(out)["frames"]
     assert 20 < count < 80
     assert len(rows(tmp_path)) == len(list(open_video(str(tmp_path / "track.mp4")).frames())) == count
-    assert f"{film}: it breaks off after frame {count - 1}, at " in err
+    assert f"{clip}: ends early after frame {count - 1}, at " in err
     assert json.loads(out)["remarks"] == [line.removeprefix("disco track: ") for line in err.splitlines()]
-    track(film, *BOX, "--out", tmp_path, "--quiet")
+    track(clip, *BOX, "--out", tmp_path, "--quiet")
     assert capsys.readouterr().err == ""
 
 
-def test_sequences_bring_their_box(tmp_path, capsys):
+def test_the_box_comes_from_the_ground_truth(tmp_path, capsys):
     folder = write_otb(tmp_path, "Car", moving(5))
     track(folder, "--out", tmp_path)
     assert [row[1:5] for row in rows(tmp_path)] == [[2, 1, 4, 5]] * 5
@@ -192,12 +192,12 @@ def test_sequences_bring_their_box(tmp_path, capsys):
     assert rows(tmp_path)[0][1:5] == [1, 2, 3, 4]
     shutil.copy(folder / "groundtruth_rect.txt", folder / "groundtruth_rect.1.txt")
     (folder / "groundtruth_rect.2.txt").write_text("5,6,3,3\n" * 5)
-    assert "has 2 objects, say which: target 1 or 2" in refused(capsys, folder, "--out", tmp_path)
+    assert "has 2 objects, choose one: target 1 or 2" in refused(capsys, folder, "--out", tmp_path)
     track(folder, "--out", tmp_path, "--target", 2)
     assert rows(tmp_path)[0][1:5] == [4, 5, 3, 3]
 
 
-def test_a_real_sequence(tmp_path, shared, capsys):
+def test_a_real_sequence_is_tracked(tmp_path, shared, capsys):
     track(shared / "data" / "otb" / "Deer", "--frames", 5, "--out", tmp_path)
     assert len(rows(tmp_path)) == len(list(open_video(str(tmp_path / "track.mp4")).frames())) == 5
 
@@ -215,15 +215,16 @@ def test_a_real_sequence(tmp_path, shared, capsys):
         ("1,2,3,-4", "width and height must be positive"),
     ],
 )
-def test_boxes_that_are_none(box, message, capsys):
-    assert message in refused(capsys, "film.mp4", f"--box={box}", code=2)
+def test_malformed_boxes_are_usage_errors(box, message, capsys):
+    assert message in refused(capsys, "clip.mp4", f"--box={box}", code=2)
 
 
 @pytest.mark.parametrize("box", ["64,12,8,8", "4,48,8,8", "-8,12,8,8", "4,-8,8,8"])
-def test_boxes_outside_of_the_frame(box, tmp_path, capsys):
-    film = write_video(tmp_path / "film.mp4", 2)
-    line = refused(capsys, film, f"--box={box}", "--out", tmp_path / "out")
-    assert line == f"disco track: --box {box} is outside of the first frame, which has 64 x 48 pixels\n"
+def test_boxes_outside_of_the_frame_raise(box, tmp_path, capsys):
+    clip = write_video(tmp_path / "clip.mp4", 2)
+    line = refused(capsys, clip, f"--box={box}", "--out", tmp_path / "out")
+    numbers = tuple(float(number) for number in box.split(","))
+    assert line == f"disco track: clip: the box {numbers} is outside of the frame of 64 x 48 pixels\n"
     assert not (tmp_path / "out").exists()
 
 
@@ -232,48 +233,50 @@ def test_boxes_outside_of_the_frame(box, tmp_path, capsys):
     [
         ("--start -1", "--start must be at least 0, got -1"),
         ("--frames 0", "--frames must be at least 1, got 0"),
-        ("--start 5", "--start 5: film has fewer frames"),
+        ("--start 5", "--start 5: clip has fewer frames"),
         ("--target 1", "--target is for a folder with boxes of several objects"),
         ("--tracker nowhere", "nowhere"),
     ],
 )
-def test_wrong_options(words, message, tmp_path, capsys):
-    film = write_video(tmp_path / "film.mp4", 5)
-    assert message in refused(capsys, film, *BOX, *words.split(), "--out", tmp_path / "out")
+def test_invalid_options_raise(words, message, tmp_path, capsys):
+    clip = write_video(tmp_path / "clip.mp4", 5)
+    assert message in refused(capsys, clip, *BOX, *words.split(), "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("rate", ["0", "-3", "many", "1/0", "1e9"])
-def test_wrong_rates(rate, capsys):
-    assert "expected frames per second from 0.001 to 1000" in refused(capsys, "film.mp4", f"--fps={rate}", code=2)
+def test_invalid_rates_are_usage_errors(rate, capsys):
+    assert "expected frames per second from 0.001 to 1000" in refused(capsys, "clip.mp4", f"--fps={rate}", code=2)
 
 
-def test_a_box_is_needed(tmp_path, capsys):
-    message = "disco track: --box x,y,w,h is needed, the object in the first frame; or --show, to draw it in a window\n"
-    assert refused(capsys, write_video(tmp_path / "film.mp4", 2)) == message
+def test_a_box_is_required(tmp_path, capsys):
+    message = (
+        "disco track: --box x,y,w,h is required, the object in the first frame; or --show, to draw it in a window\n"
+    )
+    assert refused(capsys, write_video(tmp_path / "clip.mp4", 2)) == message
     assert refused(capsys, write_images(tmp_path / "shots", [1])) == message
 
 
-def test_a_first_picture_that_cannot_be_read(tmp_path, capsys):
+def test_an_unreadable_first_image_raises(tmp_path, capsys):
     folder = write_images(tmp_path / "shots", range(3))
-    (folder / "0.png").write_text("no picture")
+    (folder / "0.png").write_text("no image")
     line = refused(capsys, folder, *BOX, "--out", tmp_path)
-    assert line.startswith("disco track: shots: no first frame: 1 picture left out: 0.png: not an image")
+    assert line.startswith("disco track: shots: no first frame: 1 image skipped: 0.png: not an image")
     assert line.endswith("(--start N begins later)\n")
     track(folder, *BOX, "--out", tmp_path, "--start", 1)
     assert len(rows(tmp_path)) == 2
 
 
-def test_a_video_without_frames(tmp_path, capsys):
-    film = cut(write_video(tmp_path / "film.mkv", 50, noise=True), 0.04)
-    assert "no first frame" in refused(capsys, film, *BOX, "--out", tmp_path)
+def test_a_video_without_frames_raises(tmp_path, capsys):
+    clip = truncate(write_video(tmp_path / "clip.mkv", 50, noise=True), 0.04)
+    assert "no first frame" in refused(capsys, clip, *BOX, "--out", tmp_path)
 
 
-def test_the_video_is_not_written_over(tmp_path, capsys):
-    film = write_video(tmp_path / "track.mp4", 3)
-    before = film.read_bytes()
-    assert "would be replaced by the result" in refused(capsys, film, *BOX, "--out", tmp_path)
-    assert film.read_bytes() == before
+def test_the_source_is_not_overwritten(tmp_path, capsys):
+    clip = write_video(tmp_path / "track.mp4", 3)
+    before = clip.read_bytes()
+    assert "would be replaced by the result" in refused(capsys, clip, *BOX, "--out", tmp_path)
+    assert clip.read_bytes() == before
 
 
 def hide(monkeypatch, package):
@@ -283,17 +286,17 @@ def hide(monkeypatch, package):
 
 
 def test_missing_extras_are_named(tmp_path, capsys, monkeypatch):
-    film, folder = write_video(tmp_path / "film.mp4", 2), write_images(tmp_path / "shots", [1, 2])
+    clip, folder = write_video(tmp_path / "clip.mp4", 2), write_images(tmp_path / "shots", [1, 2])
     hide(monkeypatch, "av")
-    for source in (film, folder, "0"):
+    for source in (clip, folder, "0"):
         assert refused(capsys, source, *BOX, "--out", tmp_path).endswith('needs av: pip install "scale-disco[video]"\n')
     assert not list(tmp_path.glob("*track*"))
     track(folder, *BOX, "--out", tmp_path, "--no-video")
     hide(monkeypatch, "PIL")
-    assert refused(capsys, folder, *BOX, "--out", tmp_path).endswith('needs PIL: pip install "scale-disco[plot]"\n')
+    assert refused(capsys, folder, *BOX, "--out", tmp_path).endswith('needs pillow: pip install "scale-disco[plot]"\n')
 
 
-def test_progress_has_the_time_left(tmp_path, capsys, monkeypatch):
+def test_progress_shows_the_time_left(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(terminal, "PROGRESS_DELAY", 0.1)
 
     class Slow(Bright):
@@ -302,19 +305,19 @@ def test_progress_has_the_time_left(tmp_path, capsys, monkeypatch):
             return super().update(image)
 
     monkeypatch.setattr(cli_track, "open_tracker", lambda options: Slow())
-    track(write_video(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path)
+    track(write_video(tmp_path / "clip.mp4", 20), *BOX, "--out", tmp_path)
     assert " s left" in capsys.readouterr().err
 
 
-def test_an_error_half_way_keeps_what_was_tracked(tmp_path, capsys, monkeypatch):
+def test_an_error_keeps_the_frames_so_far(tmp_path, capsys, monkeypatch):
     class Failing(Bright):
         def update(self, image):
-            if self.seen == 6:
+            if self.updates == 6:
                 raise ValueError("the tracker failed")
             return super().update(image)
 
     monkeypatch.setattr(cli_track, "open_tracker", lambda options: Failing())
-    track(write_video(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path, "--json", code=1)
+    track(write_video(tmp_path / "clip.mp4", 20), *BOX, "--out", tmp_path, "--json", code=1)
     out, err = capsys.readouterr()
     assert err == "disco track: the tracker failed\n"
     assert json.loads(out)["stopped"] is True
@@ -322,15 +325,15 @@ def test_an_error_half_way_keeps_what_was_tracked(tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.usefixtures("bright")
-@pytest.mark.skipif(sys.platform == "win32", reason="no limits of files there")
-def test_a_full_disk_costs_the_video_only(tmp_path, capsys):
+@pytest.mark.skipif(sys.platform == "win32", reason="no file size limits")
+def test_a_full_disk_loses_the_video_only(tmp_path, capsys):
     import resource
 
-    film = write_video(tmp_path / "film.mkv", 60, size=(320, 240), noise=True)
+    clip = write_video(tmp_path / "clip.mkv", 60, size=(320, 240), noise=True)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
-        track(film, *BOX, "--out", tmp_path / "out", "--json", code=1)
+        track(clip, *BOX, "--out", tmp_path / "out", "--json", code=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     out, err = capsys.readouterr()
@@ -341,17 +344,17 @@ def test_a_full_disk_costs_the_video_only(tmp_path, capsys):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["track.csv"]
 
 
-def test_an_error_at_the_first_frame_leaves_nothing(tmp_path, capsys, monkeypatch):
+def test_an_error_at_the_first_frame_leaves_no_files(tmp_path, capsys, monkeypatch):
     class Failing(Bright):
         def init(self, image, box):
             raise ValueError("the tracker failed")
 
     monkeypatch.setattr(cli_track, "open_tracker", lambda options: Failing())
-    refused(capsys, write_video(tmp_path / "film.mp4", 20), *BOX, "--out", tmp_path / "out")
+    refused(capsys, write_video(tmp_path / "clip.mp4", 20), *BOX, "--out", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_cameras_end_by_ctrl_c(tmp_path, capsys, monkeypatch):
+def test_ctrl_c_ends_a_camera_normally(tmp_path, capsys, monkeypatch):
     class Camera(VideoSource):
         name, rate, live = "camera-0", Fraction(30), True
 
@@ -367,7 +370,7 @@ def test_cameras_end_by_ctrl_c(tmp_path, capsys, monkeypatch):
             return []
 
     monkeypatch.setattr(cli_track, "open_video", lambda source: Camera())
-    outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs of shells
     try:
         track("0", *BOX, "--out", tmp_path)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -380,8 +383,9 @@ def test_cameras_end_by_ctrl_c(tmp_path, capsys, monkeypatch):
 SLOW = """
 import sys, time
 from pathlib import Path
-from scale_disco.cli import main, track
+from scale_disco.cli import main
 from scale_disco.tasks.tracking import StaticBoxTracker
+from scale_disco.tasks.tracking.commands import track
 class Slow(StaticBoxTracker):
     def update(self, image):
         Path({busy!r}).touch()
@@ -393,16 +397,19 @@ sys.exit(main(sys.argv[1:]))
 
 
 def started(tmp_path, pause=0.02):
-    """A process that tracks for a long time, after a few frames, and the lines that it has written so far."""
-    film, program = write_video(tmp_path / "film.mkv", 1000), SLOW.format(pause=pause, busy=str(tmp_path / "busy"))
+    """Start a long tracking process; return it after a few frames, with the lines written so far."""
+    clip, program = (
+        write_video(tmp_path / "clip.mkv", 1000),
+        SLOW.format(pause=pause, busy=str(tmp_path / "busy")),
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", program, "track", str(film), *BOX, "--out", str(tmp_path / "out")],
+        [sys.executable, "-c", program, "track", str(clip), *BOX, "--out", str(tmp_path / "out")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it in the background
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in background jobs of shells
     )
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
@@ -416,7 +423,7 @@ def started(tmp_path, pause=0.02):
 
 
 @pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_process_that_is_stopped_leaves_complete_files(tmp_path, kind):
+def test_stopped_processes_leave_complete_files(tmp_path, kind):
     process, _ = started(tmp_path)
     process.send_signal(getattr(signal, kind))
     out, err = process.communicate(timeout=PATIENCE)
@@ -425,11 +432,11 @@ def test_a_process_that_is_stopped_leaves_complete_files(tmp_path, kind):
     table = rows(tmp_path / "out")
     assert 5 <= len(table) < 1000
     assert len(list(open_video(str(tmp_path / "out" / "track.mp4")).frames())) == len(table)
-    assert out.startswith(f"film: {len(table)} frames")
+    assert out.startswith(f"clip: {len(table)} frames")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["track.csv", "track.mp4"]
 
 
-def test_a_second_ctrl_c_does_not_wait(tmp_path):
+def test_a_second_ctrl_c_interrupts_the_frame(tmp_path):
     process, _ = started(tmp_path, pause=2 * PATIENCE)
     process.send_signal(signal.SIGINT)
     time.sleep(1)
@@ -440,9 +447,9 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     assert len(rows(tmp_path / "out")) == 1
 
 
-def test_a_process_that_is_killed_leaves_its_lines(tmp_path):
+def test_killed_processes_leave_their_lines(tmp_path):
     process, lines = started(tmp_path)
-    assert len(lines) < 100  # they do not come by blocks of a buffer
+    assert len(lines) < 100  # they are not buffered
     process.kill()
     process.communicate(timeout=PATIENCE)
     assert not (tmp_path / "out" / "track.csv").exists()
@@ -450,20 +457,20 @@ def test_a_process_that_is_killed_leaves_its_lines(tmp_path):
     assert draft.read_text().splitlines()[: len(lines)] == lines
 
 
-def test_no_screen_is_one_line(tmp_path, capsys, monkeypatch):
+def test_a_missing_screen_is_a_one_line_error(tmp_path, capsys, monkeypatch):
     pytest.importorskip("tkinter")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     if sys.platform != "linux":
-        pytest.skip("a screen is always there")
-    line = refused(capsys, write_video(tmp_path / "film.mp4", 2), "--show", "--out", tmp_path / "out")
+        pytest.skip("always has a screen")
+    line = refused(capsys, write_video(tmp_path / "clip.mp4", 2), "--show", "--out", tmp_path / "out")
     assert line.startswith("disco track: --show needs a screen: ")
     assert not (tmp_path / "out").exists()
 
 
-def test_no_tkinter_is_one_line(tmp_path, capsys, monkeypatch):
+def test_missing_tkinter_is_a_one_line_error(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tkinter", None)
-    line = refused(capsys, write_video(tmp_path / "film.mp4", 2), "--show", "--out", tmp_path / "out")
+    line = refused(capsys, write_video(tmp_path / "clip.mp4", 2), "--show", "--out", tmp_path / "out")
     assert line == "disco track: --show needs tkinter, which this Python was built without\n"
 
 
@@ -490,18 +497,18 @@ class FakeWindow:
 
 
 @pytest.mark.usefixtures("bright")
-def test_closing_the_window_ends_it_well(tmp_path, monkeypatch, capsys):
+def test_closing_the_window_ends_normally(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli_track, "Window", FakeWindow)
-    film = write_video(tmp_path / "film.mp4", 20)
-    track(film, "--show", "--out", tmp_path)
+    clip = write_video(tmp_path / "clip.mp4", 20)
+    track(clip, "--show", "--out", tmp_path)
     assert [row[1] for row in rows(tmp_path)] == [4, 6, 8, 10]
     monkeypatch.setattr(FakeWindow, "box", None)
-    assert "no box was drawn" in refused(capsys, film, "--show", "--out", tmp_path)
+    assert "no box was drawn" in refused(capsys, clip, "--show", "--out", tmp_path)
 
 
 @pytest.fixture
 def screen(monkeypatch):
-    """A screen in memory, where the machine has the programs for one."""
+    """A virtual screen, if its programs are installed."""
     pytest.importorskip("tkinter")
     for program in ("Xvfb", "xdotool"):
         if shutil.which(program) is None:
@@ -529,24 +536,24 @@ def xdotool(*words):
     return subprocess.run(["xdotool", *words], capture_output=True, text=True, timeout=30)
 
 
-def test_a_box_is_drawn_with_the_mouse(screen, tmp_path):
-    film = write_video(tmp_path / "film.mp4", 6, size=(320, 240))
+def test_the_box_is_drawn_with_the_mouse(screen, tmp_path):
+    clip = write_video(tmp_path / "clip.mp4", 6, size=(320, 240))
     process = subprocess.Popen(
-        [sys.executable, "-m", "scale_disco", "track", str(film), "--show", "--out", str(tmp_path / "out")],
+        [sys.executable, "-m", "scale_disco", "track", str(clip), "--show", "--out", str(tmp_path / "out")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     deadline = time.monotonic() + PATIENCE
-    found = ""
-    while not found and process.poll() is None and time.monotonic() < deadline:
-        found = xdotool("search", "--name", "draw a box around the object").stdout.strip()
+    window = ""
+    while not window and process.poll() is None and time.monotonic() < deadline:
+        window = xdotool("search", "--name", "draw a box around the object").stdout.strip()
         time.sleep(0.1)
     for x, y, button in (("100", "80", "mousedown"), ("60", "50", ""), ("40", "20", "mouseup")):
-        xdotool("mousemove", "--window", found, x, y, *([button, "1"] if button else []))
+        xdotool("mousemove", "--window", window, x, y, *([button, "1"] if button else []))
     time.sleep(0.3)
-    while process.poll() is None and time.monotonic() < deadline:  # keys are lost until the window has the focus
-        xdotool("windowfocus", found, "key", "--window", found, "Return")
+    while process.poll() is None and time.monotonic() < deadline:  # keys need the focus
+        xdotool("windowfocus", window, "key", "--window", window, "Return")
         time.sleep(0.3)
     if process.poll() is None:
         process.kill()
@@ -555,12 +562,12 @@ def test_a_box_is_drawn_with_the_mouse(screen, tmp_path):
     assert [row[1:5] for row in rows(tmp_path / "out")] == [[40, 20, 60, 60]] * 6
 
 
-def test_windows_fit_the_screen(screen):
+def test_windows_fit_on_the_screen(screen):
     image = torch.zeros(3, 1200, 1600, dtype=torch.uint8)
     with cli_window.Window("large", image) as window:
         assert window.zoom == pytest.approx(0.85 * 600 / 1200)
         assert window.show(image)
-        assert (window.picture.width(), window.picture.height()) == (680, 510)
+        assert (window.photo.width(), window.photo.height()) == (680, 510)
 
         def user():
             for event, x, y in (("<Button-1>", 34, 17), ("<B1-Motion>", 60, 30), ("<B1-Motion>", 85, 51)):

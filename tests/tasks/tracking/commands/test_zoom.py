@@ -32,7 +32,7 @@ def test_both_parts_are_rendered_once(tmp_path, capsys):
     ]
     assert main([*ZOOM, "--out", str(out), "--seed", "1", "--png"]) == 1
     error = capsys.readouterr().err
-    assert "are others: seed 0, not 1, suffix .jpg, not .png; delete them or choose another folder" in error
+    assert "has other sequences: seed 0, not 1, suffix .jpg, not .png; delete them or choose another folder" in error
     assert error.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""What commands that track share: which tracker, with which weights."""
+"""Options of commands that track: the tracker and its weights."""
 
 from __future__ import annotations
 
@@ -13,63 +13,66 @@ from ...io.weights import fingerprint
 from .. import MODES, MOTIONS, SiameseTracker, StaticBoxTracker, Tracker
 from ..networks import Siamese
 
-FROZEN = "frozen"
+STATIC_BOX = "static-box"
+_OLD_NAME = "frozen"  # of the static-box baseline in version 0.1, still accepted
 
 
 def add_tracker(parser: argparse.ArgumentParser) -> None:
-    """The options that choose a tracker."""
-    group = parser.add_argument_group("the tracker")
+    """Add the options that choose a tracker."""
+    group = parser.add_argument_group("tracker")
     names = list_models("track")
     suggest(
         group.add_argument(
             "--tracker",
-            default=FROZEN,
-            help=f"folder of a run of `disco train tracker`; a network with --weights: {', '.join(names)}; "
-            "or frozen: the first box for ever (default)",
+            default=STATIC_BOX,
+            help=f"run folder of `disco train tracker`; a network with --weights: {', '.join(names)}; "
+            f"or {STATIC_BOX}: the first box in every frame, a baseline (default)",
         ),
-        [*names, FROZEN],
+        [*names, STATIC_BOX],
         folders=True,
     )
     group.add_argument(
         "--weights",
         type=Path,
         metavar="FILE",
-        help="of a network by name: weights of a ResNet-50, of SiamDW, of SE-SiamFC, or of a run (its last.ckpt)",
+        help="weights for a network by name: of a ResNet-50, of SiamDW, of SE-SiamFC, or of a run (its last.ckpt)",
     )
     group.add_argument(
         "--mode",
         choices=MODES,
-        help="how a change of size is found: axis (in one view, by networks with scales; their default), pyramid (in "
-        "three views, as in the authors' code; the default of others) or fixed (not at all)",
+        help="how the scale is estimated: axis (one crop, by networks with a scale axis; their default), pyramid "
+        "(three crops, as in the authors' code; the default of other networks) or fixed (not at all)",
     )
-    group.add_argument("--motion", choices=MOTIONS, help="what is expected of the object (default: that of the mode)")
+    group.add_argument("--motion", choices=MOTIONS, help="motion hyper-parameters (default: those of the mode)")
     add_device(group)
 
 
 def open_tracker(options: argparse.Namespace) -> Tracker:
-    """The tracker that was chosen."""
+    """Return the chosen tracker."""
     device = chosen_device(options)
-    if options.tracker == FROZEN:
+    if options.tracker in (STATIC_BOX, _OLD_NAME):
         for name in ("weights", "mode", "motion"):
             if getattr(options, name) is not None:
-                raise ValueError(f"--{name} is of a network, got --tracker {FROZEN}")
+                raise ValueError(f"--{name} needs a network, got --tracker {options.tracker}")
         return StaticBoxTracker()
     motion = None if options.motion is None else MOTIONS[options.motion]
     return SiameseTracker(_network(options).to(device), options.mode, motion)
 
 
 def tracker_name(options: argparse.Namespace) -> str:
-    """A name for the tracker that was chosen."""
-    words = [Path(options.tracker).resolve().name if Path(options.tracker).is_dir() else Path(options.tracker).name]
-    return "-".join([*words, *(word for word in (options.mode, options.motion) if word)])
+    """Return a name for the chosen tracker."""
+    path = Path(options.tracker)
+    name = (path.resolve() if path.is_dir() else path).name
+    return "-".join([name, *(word for word in (options.mode, options.motion) if word)])
 
 
 def tracker_fingerprint(options: argparse.Namespace) -> str:
-    """Return what tells a tracker from others: the options that chose it, and checksums of its weights."""
+    """Return what identifies a tracker: the options that chose it, and checksums of its weights."""
     folder = Path(options.tracker)
+    network = None if folder.is_dir() else _OLD_NAME if options.tracker == STATIC_BOX else options.tracker
     checksums = fingerprint(folder if folder.is_dir() else None, options.weights)
     parts = {
-        "network": None if folder.is_dir() else options.tracker,  # a run may be moved
+        "network": network,  # not the folder of a run, which may be moved
         "mode": options.mode,
         "motion": options.motion,
         "weights": [checksum[:16] for checksum in checksums],
@@ -85,14 +88,15 @@ def _network(options: argparse.Namespace) -> Siamese:
         network: Any = create_model(options.tracker, pretrained=options.weights)
     else:
         if not Path(options.tracker).is_dir():
-            raise FileNotFoundError(
-                f"--tracker must be the folder of a run, {FROZEN}, or one of {', '.join(names)}; got {options.tracker}"
-            )
+            choices = ", ".join([STATIC_BOX, *names])
+            raise FileNotFoundError(f"--tracker must be a run folder or one of {choices}; got {options.tracker}")
         if options.weights is not None:
-            raise ValueError(f"--weights is of a network by name ({', '.join(names)}), got --tracker {options.tracker}")
+            raise ValueError(
+                f"--weights is for a network by name ({', '.join(names)}), got --tracker {options.tracker}"
+            )
         from ...runs.evaluate import trained
 
         network = trained(Path(options.tracker))
     if not isinstance(network, Siamese):
-        raise ValueError(f"--tracker {options.tracker} is a run that trained no tracker")
+        raise ValueError(f"--tracker {options.tracker}: this run trained no tracker")
     return network

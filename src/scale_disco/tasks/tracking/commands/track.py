@@ -1,4 +1,4 @@
-"""`disco track`: follow an object through a video, a folder of pictures or what a camera sees."""
+"""`disco track`: track an object through a video, an image folder or the frames of a camera."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from fractions import Fraction
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from ....files import make_folder, written_atomically
 from ...io.terminal import Progress, Stopped, add_command, add_out, say, show, signal_handler
-from ...io.video import Box, Frame, FrameFolder, VideoSource, VideoWriter, draw, open_video
-from .. import Tracker
+from ...io.video import Box, Frame, FrameFolder, VideoSource, VideoWriter, counted, draw, open_video
 from ..data.sequences import first_box
+from ..tracker import TrackedFrame, checked_box
+from ..tracker import track as track_frames
 from .options import add_tracker, open_tracker, tracker_name
 from .window import Window
 
@@ -31,40 +32,40 @@ _EXAMPLES = """\
   disco track 0 --show --frames 500
   disco track holiday.mp4 --box=-12,40,80,60 --start 100 --no-video --json
 
-A box is x,y,w,h in pixels, x and y of its upper left corner counted from 0. It may be partly outside of the frame;
-write --box=-12,40,80,60 if it begins with a minus. A folder with groundtruth_rect.txt (OTB) or groundtruth.txt
-(GOT-10k) needs none: the box of its first frame is taken.
+A box is x,y,w,h in pixels, with x and y of its upper left corner counted from 0. It may extend beyond the frame; write
+--box=-12,40,80,60 if it begins with a minus. A folder with groundtruth_rect.txt (OTB) or groundtruth.txt (GOT-10k)
+needs no --box: the ground truth of its first frame is used.
 
-OUT gets track.csv with a line for every frame (number from 0, box, score, scale over the first frame, lost 0 or 1,
-milliseconds of the tracker) and track.mp4 with the box in every frame, red and dashed where the object is lost. These
-files are complete whenever they are there; after Ctrl-C, kill or an error half-way they have what was tracked until
-then. While it runs, the lines so far are in OUT/.track-*.csv. A second Ctrl-C does not wait for the frame at hand.
+OUT gets track.csv with a line per frame (number from 0, box, score, scale relative to the first frame, lost 0 or 1,
+milliseconds of the tracker) and track.mp4 with the box drawn into every frame, red and dashed while the object is lost.
+Both files are always complete: after Ctrl-C, kill or an error they contain the frames tracked so far. During the run
+the lines are in OUT/.track-*.csv. A second Ctrl-C does not wait for the current frame.
 
-A picture that is damaged, or of another size than the first, keeps its line, with the box before it and as lost. What
-cannot be decoded in a video is left out, as players do. Both are said at the end, as is a video that breaks off before
-its time; the exit code is 0. After Ctrl-C it is 130, but for a camera, which has no other end.
+An image that is damaged, or of another size than the first, keeps its line, with the previous box and marked as lost.
+Damaged packets of a video are skipped, as in players. Both are reported at the end, as is a video that ends early; the
+exit code is 0. After Ctrl-C it is 130, except for a camera, which has no other end.
 """
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    track = add_command(commands, "track", run, "follow an object through a video, pictures or a camera", _EXAMPLES)
-    track.add_argument("source", metavar="VIDEO", help="video file, folder of pictures, or number of a camera")
+    track = add_command(commands, "track", run, "track an object through a video, images or a camera", _EXAMPLES)
+    track.add_argument("source", metavar="VIDEO", help="video file, image folder, or number of a camera")
     track.add_argument(
-        "--box", type=box_of, metavar="X,Y,W,H", help="the object in the first frame, in pixels (see below)"
+        "--box", type=parse_box, metavar="X,Y,W,H", help="the object in the first frame, in pixels (see below)"
     )
-    track.add_argument("--target", type=int, metavar="N", help="which object, if the folder has boxes of several")
+    track.add_argument("--target", type=int, metavar="N", help="number of the object, if the ground truth has several")
     add_tracker(track)
     track.add_argument("--start", type=int, metavar="N", help="number of the first frame (default 0)")
-    track.add_argument("--frames", type=int, metavar="N", help="frames at most (default: all)")
+    track.add_argument("--frames", type=int, metavar="N", help="maximum number of frames (default: all)")
     track.add_argument(
-        "--show", action="store_true", help="show it in a window; draw the first box there with the mouse"
+        "--show", action="store_true", help="show the frames in a window; draw the first box there with the mouse"
     )
     track.add_argument("--no-video", action="store_true", help="write track.csv only")
     track.add_argument(
-        "--fps", type=rate_of, metavar="N", help="frames per second of track.mp4 (default: as VIDEO; pictures 25)"
+        "--fps", type=parse_rate, metavar="N", help="frames per second of track.mp4 (default: as VIDEO; images 25)"
     )
-    add_out(track, "track.csv and track.mp4 into this folder (default track/NAME)", folder=True)
+    add_out(track, "folder for track.csv and track.mp4 (default track/NAME)", folder=True)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -73,30 +74,32 @@ def run(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"--{name} must be at least {least}, got {value}")
-    footage = open_video(options.source)
-    out = options.out or Path("track") / footage.name
-    _spare_source(options.source, out)
-    start, box = _start(options, footage)
+    video = open_video(options.source)
+    out = options.out or Path("track") / video.name
+    result = out / "track.mp4"
+    if result.exists() and result.resolve() == Path(options.source).resolve():
+        raise ValueError(f"{options.source} would be replaced by the result: give another folder by --out")
+    start, box = _start(options, video)
     with ExitStack() as stack:
-        frames = stack.enter_context(closing(footage.frames(start)))
-        first, image = _first(frames, footage, start)
-        window = stack.enter_context(Window(f"disco track {footage.name}", image)) if options.show else None
+        frames = stack.enter_context(closing(video.frames(start)))
+        first, image = _first(frames, video, start)
+        window = stack.enter_context(Window(f"disco track {video.name}", image)) if options.show else None
         box = box or (window.drawn_box(image) if window else None)
         if box is None:
             raise ValueError("no box was drawn in the window, so there is nothing to track")
-        check_box(box, image)
+        checked_box(video.name, image, box)
         tracker = open_tracker(options)
         make_folder(out)
-        summary = _record(options, footage, followed(tracker, first, image, box, frames), out, window)
-    for remark in footage.remarks():
+        summary = _record(options, video, track_frames(tracker, chain([first], frames), box), out, window)
+    for remark in video.remarks():
         say(f"disco track: {remark}")
-    show(options, summary.document(options, footage), summary.text(footage))
+    show(options, summary.document(options, video), summary.text(video))
     if summary.error:
         raise summary.error
 
 
-def box_of(text: str) -> Box:
-    """Four numbers, of which the last two are positive."""
+def parse_box(text: str) -> Box:
+    """Parse four numbers, of which the last two are positive."""
     try:
         x, y, w, h = (float(part) for part in text.split(","))
     except ValueError:
@@ -108,8 +111,8 @@ def box_of(text: str) -> Box:
     return x, y, w, h
 
 
-def rate_of(text: str) -> Fraction:
-    """Frames per second, such as 25, 29.97 or 30000/1001."""
+def parse_rate(text: str) -> Fraction:
+    """Parse frames per second, such as 25, 29.97 or 30000/1001."""
     try:
         rate = Fraction(text)
     except (ValueError, ZeroDivisionError):
@@ -119,154 +122,110 @@ def rate_of(text: str) -> Fraction:
     return rate
 
 
-def check_box(box: Box, image: Tensor) -> None:
-    """Refuse a box that shows nothing of the frame."""
-    _, height, width = image.shape
-    x, y, w, h = box
-    if x >= width or y >= height or x + w <= 0 or y + h <= 0:
-        shown = ",".join(f"{number:g}" for number in box)
-        raise ValueError(f"--box {shown} is outside of the first frame, which has {width} x {height} pixels")
-
-
-class TrackRow(NamedTuple):
-    """A line of track.csv."""
-
-    frame: int
-    box: Box
-    score: float
-    scale: float
-    lost: bool
-    ms: float
-
-    def line(self) -> str:
-        """The line as it is written."""
-        box = ",".join(f"{number:.3f}" for number in self.box)
-        return f"{self.frame},{box},{self.score:.6g},{self.scale:.6g},{self.lost:d},{self.ms:.2f}\n"
-
-    def label(self) -> str:
-        """What stands at the box in a picture."""
-        return "lost" if self.lost else f"{self.score:.2f}  x{self.scale:.2f}"
-
-
-class TrackedFrame(NamedTuple):
-    """What a tracker saw: seconds from the first frame, the frame (the last one, if it could not be read), a line."""
-
-    time: Fraction
-    image: Tensor
-    row: TrackRow
-
-
-def followed(
-    tracker: Tracker, first: Frame, image: Tensor, box: Box, frames: Iterator[Frame]
-) -> Iterator[TrackedFrame]:
-    """Where the tracker finds what the box of the first frame shows, frame by frame."""
-    began = time.perf_counter()
-    tracker.init(image, box)
-    row = TrackRow(first.number, box, 1.0, tracker.scale, False, 1000 * (time.perf_counter() - began))
-    yield TrackedFrame(Fraction(0), image, row)
-    for frame in frames:
-        if frame.image is None:
-            row = TrackRow(frame.number, row.box, math.nan, row.scale, True, 0.0)
-        else:
-            image, began = frame.image, time.perf_counter()
-            found = tracker.update(image)
-            ms = 1000 * (time.perf_counter() - began)
-            row = TrackRow(frame.number, found.box, found.score, tracker.scale, tracker.lost, ms)
-        yield TrackedFrame(frame.time - first.time, image, row)
-
-
 @dataclass
-class Summary:
-    """What a run comes to."""
+class TrackSummary:
+    """Statistics of a run."""
 
     files: list[Path]
-    last: TrackRow
-    rows: int = 0
+    last: TrackedFrame
+    frames: int = 0
     lost: int = 0
-    ms: float = 0.0  # in the tracker, after its first frame
-    seconds: float = 0.0  # of everything
+    tracking: float = 0.0  # seconds in the tracker, without the first frame
+    seconds: float = 0.0  # in total
     error: BaseException | None = None
 
-    def count(self, row: TrackRow) -> None:
-        """One frame more."""
-        self.ms += row.ms if self.rows else 0.0
-        self.last, self.rows, self.lost = row, self.rows + 1, self.lost + row.lost
+    def count(self, tracked: TrackedFrame) -> None:
+        """Add a frame."""
+        self.tracking += tracked.seconds if self.frames else 0.0
+        self.last, self.frames, self.lost = tracked, self.frames + 1, self.lost + tracked.lost
 
-    def document(self, options: argparse.Namespace, footage: VideoSource) -> dict[str, Any]:
-        """As JSON."""
+    @property
+    def ms(self) -> float:
+        """Milliseconds per frame in the tracker."""
+        return 1000 * self.tracking / max(1, self.frames - 1)
+
+    def document(self, options: argparse.Namespace, video: VideoSource) -> dict[str, Any]:
+        """Return the summary for JSON."""
         return {
             "source": options.source,
             "tracker": tracker_name(options),
-            "frames": self.rows,
+            "frames": self.frames,
             "lost": self.lost,
-            "last": {"frame": self.last.frame, "box": self.last.box, "scale": self.last.scale},
-            "fps": self.rows / self.seconds,
-            "ms": self.ms / max(1, self.rows - 1),
+            "last": {"frame": self.last.frame.number, "box": self.last.box, "scale": self.last.scale},
+            "fps": self.frames / self.seconds,
+            "ms": self.ms,
             "stopped": self.error is not None,
-            "remarks": footage.remarks(),
+            "remarks": video.remarks(),
             "files": [str(file) for file in self.files],
         }
 
-    def text(self, footage: VideoSource) -> str:
-        """In words."""
+    def text(self, video: VideoSource) -> str:
+        """Return the summary as text."""
         line = (
-            f"{footage.name}: {self.rows} frame{'s' * (self.rows != 1)}, {self.lost} of them lost; "
-            f"scale at the end {self.last.scale:.3g}; {self.rows / self.seconds:.1f} frames/s, "
-            f"{self.ms / max(1, self.rows - 1):.1f} ms a frame in the tracker"
+            f"{video.name}: {counted(self.frames, 'frame')}, {self.lost} lost; final scale {self.last.scale:.3g}; "
+            f"{self.frames / self.seconds:.1f} frames/s, {self.ms:.1f} ms per frame in the tracker"
         )
         return "\n".join([line, *(f"written {file}" for file in self.files)])
 
 
 def _record(
-    options: argparse.Namespace, footage: VideoSource, sights: Iterator[TrackedFrame], out: Path, window: Window | None
-) -> Summary:
-    """Track and write the files; if something stops it, with what there is until then."""
-    began = time.perf_counter()
-    first = next(sights)
-    summary = Summary([out / "track.csv", *([] if options.no_video else [out / "track.mp4"])], first.row)
-    known = [options.frames, footage.count and footage.count - first.row.frame]
-    total = min((number for number in known if number), default=0)
-    rate = options.fps or footage.rate
+    options: argparse.Namespace, video: VideoSource, results: Iterator[TrackedFrame], out: Path, window: Window | None
+) -> TrackSummary:
+    """Track and write the files, which after an interruption contain the frames so far."""
+    started = time.perf_counter()
+    first = next(results)
+    summary = TrackSummary([out / "track.csv", *([] if options.no_video else [out / "track.mp4"])], first)
+    limits = [options.frames, video.count and video.count - first.frame.number]
+    total = min((number for number in limits if number), default=0)
+    rate = options.fps or video.rate
     with ExitStack() as stack:
-        stop, progress = _Stop(), stack.enter_context(Progress(footage.name))
+        stop, progress = _Stop(), stack.enter_context(Progress(video.name))
         stack.enter_context(signal_handler(("SIGINT", "SIGTERM", "SIGHUP"), stop))
         draft = stack.enter_context(written_atomically(summary.files[0]))
         table = stack.enter_context(draft.open("w", buffering=1, newline=""))
-        film = stack.enter_context(_film(summary, rate, first.image))
+        writer = stack.enter_context(_video_writer(summary, rate, first.image))
         table.write("frame,x,y,w,h,score,scale,lost,ms\n")
         try:
-            for seen in chain([first], islice(sights, options.frames and options.frames - 1)):
-                table.write(seen.row.line())
-                summary.count(seen.row)
-                if film or window:
-                    drawn = draw(seen.image, seen.row.box, seen.row.label(), lost=seen.row.lost)
-                    if film:
-                        film.add(drawn, (summary.rows - 1) / rate if options.fps else seen.time)
+            for tracked in chain([first], islice(results, options.frames and options.frames - 1)):
+                table.write(_csv_line(tracked))
+                summary.count(tracked)
+                if writer or window:
+                    label = "lost" if tracked.lost else f"{tracked.score:.2f}  x{tracked.scale:.2f}"
+                    drawn = draw(tracked.image, tracked.box, label, lost=tracked.lost)
+                    if writer:
+                        seconds = tracked.frame.time - first.frame.time
+                        writer.add(drawn, (summary.frames - 1) / rate if options.fps else seconds)
                     if window and not window.show(drawn):
                         break
-                if stop.asked:
-                    raise stop.asked
+                if stop.signal:
+                    raise stop.signal
                 if total:
-                    progress(min(summary.rows, total), total)
+                    progress(min(summary.frames, total), total)
         except (Exception, KeyboardInterrupt) as error:
-            camera_ended = footage.live and isinstance(error, KeyboardInterrupt)
+            camera_ended = video.live and isinstance(error, KeyboardInterrupt)
             summary.error = None if camera_ended else error
-        stop.patient = True
-    summary.seconds = time.perf_counter() - began
+        stop.finishing = True
+    summary.seconds = time.perf_counter() - started
     return summary
 
 
+def _csv_line(tracked: TrackedFrame) -> str:
+    box = ",".join(f"{number:.3f}" for number in tracked.box)
+    state = f"{tracked.score:.6g},{tracked.scale:.6g},{tracked.lost:d},{1000 * tracked.seconds:.2f}"
+    return f"{tracked.frame.number},{box},{state}\n"
+
+
 @contextmanager
-def _film(summary: Summary, rate: Fraction, first: Tensor) -> Iterator[VideoWriter | None]:
-    """The video, if one is wanted; if it cannot be finished, as on a full disk, the table is kept without it."""
+def _video_writer(summary: TrackSummary, rate: Fraction, first: Tensor) -> Iterator[VideoWriter | None]:
+    """Write the video if requested; if that fails, as on a full disk, the table is written without it."""
     if len(summary.files) == 1:
         yield None
         return
     try:
-        with written_atomically(summary.files[1]) as draft, VideoWriter(draft, rate, first) as film:
-            yield film
+        with written_atomically(summary.files[1]) as draft, VideoWriter(draft, rate, first) as writer:
+            yield writer
     except Exception as error:
-        if not summary.rows:
+        if not summary.frames:
             raise
         if not isinstance(summary.error, KeyboardInterrupt):
             summary.error = error  # which names the file, unlike that of a frame
@@ -274,41 +233,34 @@ def _film(summary: Summary, rate: Fraction, first: Tensor) -> Iterator[VideoWrit
 
 
 class _Stop:
-    """Ctrl-C and kill: the first one is a wish, which is granted after the frame at hand; a second one interrupts."""
+    """Handler of Ctrl-C and kill: the first signal stops after the current frame, a second one interrupts it."""
 
-    asked: Stopped | None = None
-    patient = False  # files are being finished
+    signal: Stopped | None = None
+    finishing = False  # files are being completed
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and not self.patient:
-            raise self.asked
-        self.asked = Stopped(number)
+        if self.signal and not self.finishing:
+            raise self.signal
+        self.signal = Stopped(number)
 
 
-def _spare_source(source: str, out: Path) -> None:
-    """Refuse to write the result over the video that it comes from."""
-    film = out / "track.mp4"
-    if film.exists() and film.resolve() == Path(source).resolve():
-        raise ValueError(f"{source} would be replaced by the result: give another folder by --out")
-
-
-def _start(options: argparse.Namespace, footage: VideoSource) -> tuple[int, Box | None]:
-    """The number of the first frame, and the box in it unless it is to be drawn."""
-    if options.box is None and isinstance(footage, FrameFolder) and footage.has_boxes():
-        return first_box(footage.folder, footage.paths, options.start, options.target)
+def _start(options: argparse.Namespace, video: VideoSource) -> tuple[int, Box | None]:
+    """Return the number of the first frame, and its box unless it is to be drawn."""
+    if options.box is None and isinstance(video, FrameFolder) and video.has_boxes():
+        return first_box(video.folder, video.paths, options.start, options.target)
     if options.target is not None:
         raise ValueError("--target is for a folder with boxes of several objects, and without --box")
     if options.box is None and not options.show:
-        raise ValueError("--box x,y,w,h is needed, the object in the first frame; or --show, to draw it in a window")
+        raise ValueError("--box x,y,w,h is required, the object in the first frame; or --show, to draw it in a window")
     return options.start or 0, options.box
 
 
-def _first(frames: Iterator[Frame], footage: VideoSource, start: int) -> tuple[Frame, Tensor]:
-    """The frame that the box is in, and its image."""
+def _first(frames: Iterator[Frame], video: VideoSource, start: int) -> tuple[Frame, Tensor]:
+    """Return the first frame and its image."""
     frame = next(frames, None)
     if frame is None and start:
-        raise ValueError(f"--start {start}: {footage.name} has fewer frames")
+        raise ValueError(f"--start {start}: {video.name} has fewer frames")
     if frame is None or frame.image is None:
-        why = "; ".join(footage.remarks()) or "nothing can be decoded"
-        raise ValueError(f"{footage.name}: no first frame: {why}" + (" (--start N begins later)" if frame else ""))
+        why = "; ".join(video.remarks()) or "nothing can be decoded"
+        raise ValueError(f"{video.name}: no first frame: {why}" + (" (--start N begins later)" if frame else ""))
     return frame, frame.image

@@ -1,4 +1,4 @@
-"""A window with frames in it, and a box drawn there with the mouse."""
+"""A window that shows frames, and in which a box can be drawn with the mouse."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
+from ...io.images import to_image
 from ...io.video import Box
 
 
 class Window:
-    """A window with frames in it, in which the first box can be drawn; q, Escape and its own button close it."""
+    """Shows frames and lets the user draw the first box. q, Escape and the close button close it."""
 
     def __init__(self, title: str, image: Tensor) -> None:
         try:
@@ -23,15 +24,14 @@ class Window:
         except tkinter.TclError as error:
             raise OSError(f"--show needs a screen: {error}") from error
         _, height, width = image.shape
-        room = 0.9 * self.root.winfo_screenwidth() / width, 0.85 * self.root.winfo_screenheight() / height
-        self.zoom = min(1.0, *room)
-        self.title = title
+        screen = 0.9 * self.root.winfo_screenwidth() / width, 0.85 * self.root.winfo_screenheight() / height
+        self.zoom, self.title = min(1.0, *screen), title
         self.canvas = tkinter.Canvas(
             self.root, width=round(width * self.zoom), height=round(height * self.zoom), highlightthickness=0
         )
         self.canvas.pack()
-        self.picture = tkinter.PhotoImage(master=self.root)
-        self.canvas.create_image(0, 0, anchor="nw", image=self.picture)
+        self.photo = tkinter.PhotoImage(master=self.root)
+        self.canvas.create_image(0, 0, anchor="nw", image=self.photo)
         self.open = True
         self.root.protocol("WM_DELETE_WINDOW", self.close)
         for key in ("q", "<Escape>"):
@@ -44,27 +44,25 @@ class Window:
         self.root.destroy()
 
     def close(self, _: object = None) -> None:
-        """Ask for the end."""
+        """Close at the next frame."""
         self.open = False
 
     def show(self, image: Tensor) -> bool:
-        """Show a frame, uint8 [3, H, W]; whether the window is still wanted."""
-        from PIL import Image
-
-        shown = Image.fromarray(image.permute(1, 2, 0).numpy())
+        """Show a frame, uint8 [3, H, W]; return whether the window is still open."""
+        shown = to_image(image)
         if self.zoom < 1:
             shown = shown.resize((int(self.canvas["width"]), int(self.canvas["height"])))
-        self.picture.configure(data=b"P6 %d %d 255\n" % shown.size + shown.tobytes(), format="PPM")
+        self.photo.configure(data=b"P6 %d %d 255\n" % shown.size + shown.tobytes(), format="PPM")
         self.root.title(self.title)
         self.root.update()
         return self.open
 
     def drawn_box(self, image: Tensor) -> Box | None:
-        """The box that is drawn with the mouse and taken by Enter; None if the window is closed instead."""
+        """Return the box that the user draws and confirms by Enter; None if the window is closed instead."""
         self.show(image)
         self.root.title("draw a box around the object, then press Enter")
         corners: list[int] = []
-        taken: list[Box] = []
+        confirmed: list[Box] = []
         line = self.canvas.create_rectangle(0, 0, 0, 0, outline="#00dc00", width=2)
 
         def press(event: Any) -> None:
@@ -74,19 +72,19 @@ class Window:
             corners[2:] = [event.x, event.y]
             self.canvas.coords(line, *corners)
 
-        def take(_: object) -> None:
+        def confirm(_: object) -> None:
             left, right = sorted(corners[::2]) or (0, 0)
             top, bottom = sorted(corners[1::2]) or (0, 0)
             if right > left and bottom > top:
                 x, y, w, h = (side / self.zoom for side in (left, top, right - left, bottom - top))
-                taken.append((x, y, w, h))
+                confirmed.append((x, y, w, h))
 
-        for name, act in (("<Button-1>", press), ("<B1-Motion>", drag)):
-            self.canvas.bind(name, act)
+        self.canvas.bind("<Button-1>", press)
+        self.canvas.bind("<B1-Motion>", drag)
         for key in ("<Return>", "<KP_Enter>"):
-            self.root.bind(key, take)
-        while self.open and not taken:
+            self.root.bind(key, confirm)
+        while self.open and not confirmed:
             self.root.update()
             time.sleep(0.01)
         self.canvas.delete(line)
-        return taken[0] if taken else None
+        return confirmed[0] if confirmed else None

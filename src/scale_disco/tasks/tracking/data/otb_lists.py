@@ -1,4 +1,4 @@
-"""What is known of the sequences of OTB beside their files: lists, attributes, and which frames of a video count."""
+"""Sequences of OTB: lists, attributes, and which frames of a video are evaluated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTB100 = tuple(
 LISTS = {"OTB2013": OTB2013, "OTB50": OTB50, "OTB100": OTB100}
 
 # Attribute SV of the benchmark: "the ratio of the bounding boxes of the first frame and the current frame is out of the
-# range"; 28 targets of OTB2013, as in its paper. The benchmark's own scripts leave out Car4, by a blank in its table.
+# range"; 28 targets of OTB2013, as in its paper. The benchmark's own scripts omit Car4, by a blank in its table.
 SCALE_VARIATION = frozenset(
     (
         "Biker", "BlurBody", "BlurCar2", "BlurOwl", "Board", "Box", "Boy", "Car1", "Car2", "Car24", "Car4", "CarScale",
@@ -43,7 +43,7 @@ SCALE_VARIATION = frozenset(
     )
 )  # fmt: skip
 
-# First and last counted frame, by the numbers of the files; of all other videos every frame is counted.
+# First and last evaluated frame, by file number; of all other videos every frame is evaluated.
 RANGES = {
     "BlurCar1": (247, 988),
     "BlurCar3": (3, 359),
@@ -55,4 +55,4 @@ RANGES = {
     "Freeman4": (1, 283),
     "Tiger1": (1, 354),
 }
-TIGER1_OMITTED = 5  # frames at the start of Tiger1 that some toolkits leave out
+TIGER1_OMITTED = 5  # first frames of Tiger1, which some toolkits skip

@@ -1,11 +1,11 @@
-"""Videos with a box around an object in every frame, in the layouts of OTB and GOT-10k."""
+"""Videos with a ground-truth box per frame, in the layouts of OTB and GOT-10k."""
 
 from __future__ import annotations
 
 import math
 import re
 import warnings
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,21 +15,20 @@ import torch
 from torch import Tensor
 
 from ....files import plain, read_bytes, reason
-from ...io.video import Box
-from .otb_lists import LISTS, RANGES
+from ...io.images import SUFFIXES, list_images
+from ...io.video import Box, counted
+from .otb_lists import OTB100, RANGES
 
-SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png")
 _TRUTH = re.compile(r"groundtruth(?:_rect)?(?:\.(\d+))?\.txt")
-_DEPTH = 4  # folders below the root in which sequences are looked for
-_START = 1 << 16  # bytes of a file, among which there is a box if there is one
-_KNOWN = {name for names in LISTS.values() for name in names}
+_DEPTH = 4  # of subfolders that are searched for sequences
+_START = 1 << 16  # bytes; a file with boxes has one in them
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """The frames of a video, and where the object is: boxes float64 [N, 4], x, y, w, h in pixels counted from 0.
+    """Frames of a video and boxes of an object: float64 [N, 4], x, y, w, h in pixels counted from 0.
 
-    A row is NaN where the frame has no box; the first frame always has one.
+    Rows of frames without a box are NaN; the first frame always has one.
     """
 
     name: str
@@ -38,49 +37,48 @@ class Sequence:
 
 
 def read_sequences(root: Path, names: Container[str] | None = None) -> list[Sequence]:
-    """The sequences in a folder or below it, sorted by name; an object each where a video has several.
+    """Return the sequences in a folder and its subfolders, sorted by name; one per object of a video.
 
     Args:
         root: The folder.
-        names: Those that are read; all by default.
+        names: Sequences to read; default: all.
     """
-    found = find_sequences(root)
-    return [_read(*place, name) for name, place in found.items() if names is None or name in names]
+    return [_read(*paths, name) for name, paths in find_sequences(root).items() if names is None or name in names]
 
 
 def find_sequences(root: Path) -> dict[str, tuple[Path, Path]]:
-    """Names of the sequences in a folder or below it, sorted, with the folder and the file of boxes of each."""
+    """Return the folder and the ground-truth file of every sequence in a folder and its subfolders, sorted by name."""
     root = Path(root)
     if not root.is_dir():
         raise FileNotFoundError(f"otb: no folder {root}")
-    found: dict[str, tuple[Path, Path]] = {}
+    sequences: dict[str, tuple[Path, Path]] = {}
     for folder in _folders(root, _DEPTH):
         for target, truth in _truths(folder).items():
             name = _name(folder, target)
-            if name in found:
+            if name in sequences:
                 raise ValueError(
-                    f"otb: two sequences are called {name}: {found[name][0]} and {folder}; "
+                    f"otb: two sequences are called {name}: {sequences[name][0]} and {folder}; "
                     "give the folder of one of them"
                 )
-            found[name] = folder, truth
-    if not found:
+            sequences[name] = folder, truth
+    if not sequences:
         raise ValueError(
             f"otb: no sequences in {root}; expected NAME/img/0001.jpg ... with NAME/groundtruth_rect.txt (OTB), "
             "or NAME/00000001.jpg ... with NAME/groundtruth.txt (GOT-10k)"
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(sequences.items()))
 
 
 def read_sequence(folder: Path, target: int | None = None) -> Sequence:
-    """The sequence in a folder.
+    """Return the sequence in a folder.
 
-    Frames are numbered pictures, in the folder or in `img` in it. The boxes are lines of four numbers, counted from 1
-    as both benchmarks do, in `groundtruth_rect.txt` or `groundtruth.txt`. Frames after the last line are left out with
-    a warning.
+    Frames are numbered images, in the folder or in `img` in it. Boxes are lines of four numbers, counted from 1 as in
+    both benchmarks, in `groundtruth_rect.txt` or `groundtruth.txt`. Frames after the last line are skipped with a
+    warning.
 
     Args:
-        folder: Its name is that of the sequence.
-        target: Which object, where a video has several (`groundtruth_rect.1.txt`, `groundtruth_rect.2.txt`).
+        folder: Folder with the name of the sequence.
+        target: Number of the object in a video with several (`groundtruth_rect.1.txt`, `groundtruth_rect.2.txt`).
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -88,25 +86,26 @@ def read_sequence(folder: Path, target: int | None = None) -> Sequence:
     truths = _truths(folder)
     if not truths:
         raise FileNotFoundError(f"otb: no groundtruth_rect.txt and no groundtruth.txt in {folder}")
+    targets = " or ".join(map(str, truths))
     if target is None and len(truths) > 1:
-        raise ValueError(f"otb: {folder} has {len(truths)} objects, say which: target {_either(list(truths))}")
+        raise ValueError(f"otb: {folder} has {len(truths)} objects, choose one: target {targets}")
     key = next(iter(truths)) if target is None else target
     if key not in truths:
-        raise ValueError(f"otb: {folder} has no object {target}, only {_either(list(truths))}")
+        raise ValueError(f"otb: {folder} has no object {target}, only {targets}")
     return _read(folder, truths[key], _name(folder, key))
 
 
 def first_box(folder: Path, frames: list[Path], start: int | None = None, target: int | None = None) -> tuple[int, Box]:
-    """The number of a frame, and its box by the ground truth of a folder.
+    """Return the number of a frame and its ground-truth box.
 
     Args:
-        folder: The folder with the ground truth.
-        frames: The frames that are counted.
-        start: The frame; the first that has a box if it is None.
-        target: Which object, where there are several.
+        folder: Folder with the ground truth.
+        frames: All frames, in order.
+        start: Number of the frame; default: the first with a box.
+        target: Number of the object in a video with several.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of frames after the last box, which need none here
+        warnings.simplefilter("ignore")  # about frames after the last box
         sequence = read_sequence(folder, target)
     offset = frames.index(sequence.frames[0])
     row = 0 if start is None else start - offset
@@ -117,32 +116,44 @@ def first_box(folder: Path, frames: list[Path], start: int | None = None, target
 
 
 def read_boxes(path: Path) -> Tensor:
-    """Boxes of a file as they are written, float64 [N, 4]: a line each, with any separators; NaN rows for no box."""
+    """Return the boxes of a ground-truth file as written, float64 [N, 4]; rows without a positive size are NaN."""
+    boxes = read_rows(path)
+    boxes[~(boxes[:, 2:] > 0).all(1) | boxes.isnan().any(1)] = math.nan
+    return boxes
+
+
+def read_rows(path: Path) -> Tensor:
+    """Return the lines x, y, w, h of a file, float64 [N, 4], with any separators."""
+    return parse_rows(path, (re.split(r"\s*[,;]\s*|\s+", line.strip().strip(" \t,;")) for line in read_lines(path)))
+
+
+def parse_rows(path: Path, rows: Iterable[list[str]]) -> Tensor:
+    """Convert rows of four numbers to float64 [N, 4]; NaN is a number, infinity is not."""
+    boxes = []
+    for number, row in enumerate(rows, 1):
+        try:
+            box = [float(word) for word in row]
+        except (TypeError, ValueError, OverflowError):
+            box = []
+        if len(box) != 4 or any(map(math.isinf, box)):
+            shown = plain(repr(",".join(map(str, row))))
+            raise ValueError(f"{path}, line {number}: expected four numbers x, y, w, h, got {shown}")
+        boxes.append(box)
+    return torch.from_numpy(np.array(boxes, np.float64)).reshape(len(boxes), 4)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file; errors name it."""
     try:
-        text = read_bytes(path).decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig").rstrip().splitlines()
     except OSError as error:
-        raise type(error)(f"otb: cannot read {path}: {error.strerror}") from error
+        raise type(error)(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"otb: cannot read {path}: {reason(error)}") from error
-    rows = [_box(line, path, number) for number, line in enumerate(text.rstrip().splitlines(), 1)]
-    return torch.from_numpy(np.array(rows, np.float64)).reshape(len(rows), 4)
-
-
-def _box(line: str, path: Path, number: int) -> list[float]:
-    words = re.split(r"\s*[,;]\s*|\s+", line.strip().rstrip(",;").rstrip())
-    try:
-        values = [float(word) for word in words]
-    except ValueError:
-        values = []
-    if len(values) != 4 or any(map(math.isinf, values)):
-        shown = plain(repr(line.strip()))
-        raise ValueError(f"otb: {path}, line {number}: expected four numbers x, y, w, h, got {shown}")
-    boxed = not any(map(math.isnan, values)) and values[2] > 0 and values[3] > 0
-    return values if boxed else [math.nan] * 4
+        raise ValueError(f"cannot read {path}: {reason(error)}") from error
 
 
 def _folders(root: Path, depth: int) -> Iterator[Path]:
-    """Folders that have boxes."""
+    """Yield the folders with ground truth."""
     if _truths(root):
         yield root
     elif depth:
@@ -152,17 +163,17 @@ def _folders(root: Path, depth: int) -> Iterator[Path]:
 
 
 def _truths(folder: Path) -> dict[int, Path]:
-    """The files with boxes by the number of their object, which is 0 where there is only one.
+    """Return the ground-truth files by the number of their object, 0 for a single one.
 
-    Numbered files win over one without a number; empty files are left out if another is not (as in Human4).
+    Numbered files take precedence; empty ones are skipped if another is not empty (as in Human4).
     """
     matches = [(match, path) for path in folder.iterdir() if (match := _TRUTH.fullmatch(path.name)) and path.is_file()]
-    several = {int(match[1]): path for match, path in sorted(matches, key=lambda pair: pair[1]) if match[1]}
-    filled = {number: path for number, path in sorted(several.items()) if _is_filled(path)}
-    if several and filled:
-        return filled if len(filled) > 1 or f"{folder.name}-{min(filled)}" in _KNOWN else {0: min(filled.values())}
+    numbered = {int(match[1]): path for match, path in sorted(matches, key=lambda pair: pair[1]) if match[1]}
+    filled = {number: path for number, path in sorted(numbered.items()) if _is_filled(path)}
+    if filled:
+        return filled if len(filled) > 1 or f"{folder.name}-{min(filled)}" in OTB100 else {0: min(filled.values())}
     single = sorted(path for match, path in matches if not match[1])
-    return {0: single[-1]} if single else several
+    return {0: single[-1]} if single else numbered
 
 
 def _is_filled(path: Path) -> bool:
@@ -177,14 +188,12 @@ def _name(folder: Path, target: int) -> str:
 
 def _read(folder: Path, truth: Path, name: str) -> Sequence:
     folder = folder if folder.name else folder.resolve()
-    frames, boxes = _frames(folder), read_boxes(truth)
-    frames, boxes = _counted(folder, truth, frames, boxes)
-    numbers = list(frames)
-    for before, after in pairwise(numbers):
+    frames, boxes = _matched(folder, truth, _frames(folder), read_boxes(truth))
+    for before, after in pairwise(frames):
         if after != before + 1:
             raise ValueError(
                 f"otb: {folder}: after frame {frames[before].name} comes {frames[after].name}; "
-                f"{_count(after - before - 1, 'frame')} missing"
+                f"{counted(after - before - 1, 'frame')} missing"
             )
     boxes[_absent(folder / "absence.label", len(boxes))] = math.nan
     if boxes[0].isnan().any():
@@ -194,22 +203,21 @@ def _read(folder: Path, truth: Path, name: str) -> Sequence:
 
 
 def _frames(folder: Path) -> dict[int, Path]:
-    """Pictures by their numbers, in order."""
-    place = folder / "img" if (folder / "img").is_dir() else folder
+    """Return the frames by number, in order."""
+    parent = folder / "img" if (folder / "img").is_dir() else folder
     frames: dict[int, Path] = {}
-    for path in sorted(place.iterdir()):
-        number = re.search(r"\d+$", path.stem)
-        if path.suffix.lower() in SUFFIXES and number and not path.name.startswith("."):
+    for path in list_images(parent):
+        if number := re.search(r"\d+$", path.stem):
             same = frames.setdefault(int(number[0]), path)
             if same != path:
-                raise ValueError(f"otb: {place}: {same.name} and {path.name} have the same number")
+                raise ValueError(f"otb: {parent}: {same.name} and {path.name} have the same number")
     if not frames:
-        raise ValueError(f"otb: no numbered frames in {place} (looked for 0001{', 0001'.join(SUFFIXES)})")
+        raise ValueError(f"otb: no numbered frames in {parent} (looked for 0001{', 0001'.join(SUFFIXES)})")
     return dict(sorted(frames.items()))
 
 
-def _counted(folder: Path, truth: Path, frames: dict[int, Path], boxes: Tensor) -> tuple[dict[int, Path], Tensor]:
-    """Frames and boxes that belong together, one of each."""
+def _matched(folder: Path, truth: Path, frames: dict[int, Path], boxes: Tensor) -> tuple[dict[int, Path], Tensor]:
+    """Return frames and boxes of the same number."""
     if not len(boxes):
         raise ValueError(f"otb: {truth} is empty, expected a line x,y,w,h for every frame")
     if len(boxes) == len(frames):
@@ -218,38 +226,31 @@ def _counted(folder: Path, truth: Path, frames: dict[int, Path], boxes: Tensor) 
         first, last = RANGES[folder.name]
         within = {number: path for number, path in frames.items() if first <= number <= last}
         for rows in (boxes, boxes[first - 1 : last]):
-            if len(rows) == len(within) == last - first + 1:
-                return within, rows
-            if len(rows) == len(frames) == last - first + 1:
-                return frames, rows
+            for chosen in (within, frames):
+                if len(rows) == len(chosen) == last - first + 1:
+                    return chosen, rows
     if len(boxes) > len(frames):
         raise ValueError(
-            f"otb: {truth} has {_count(len(boxes), 'line')} for {_count(len(frames), 'frame')}: are all frames there?"
+            f"otb: {truth} has {counted(len(boxes), 'line')} for {counted(len(frames), 'frame')}: are frames missing?"
         )
-    left_out = len(frames) - len(boxes)
+    skipped = len(frames) - len(boxes)
     warnings.warn(
-        f"{folder.name}: {_count(len(frames), 'frame')} and boxes for {len(boxes)}; the last {left_out} left out",
+        f"{folder.name}: {counted(len(frames), 'frame')} and boxes for {len(boxes)}; the last {skipped} skipped",
         stacklevel=4,
     )
     return dict(list(frames.items())[: len(boxes)]), boxes
 
 
 def _absent(path: Path, count: int) -> Tensor:
-    """Where GOT-10k says that the object is out of sight, bool [N]."""
+    """Return where GOT-10k labels the object as out of view, bool [N]."""
     if not path.is_file():
         return torch.zeros(count, dtype=torch.bool)
     try:
-        marks = read_bytes(path).decode("utf-8-sig", "replace").split()
+        labels = read_bytes(path).decode("utf-8-sig", "replace").split()
     except ValueError as error:
         raise ValueError(f"otb: cannot read {path}: {error}") from error
-    if len(marks) < count or not set(marks) <= {"0", "1"}:
-        raise ValueError(f"otb: {path}: expected 0 or 1 for each of {_count(count, 'frame')}, got {len(marks)} marks")
-    return torch.tensor([mark == "1" for mark in marks[:count]])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _either(numbers: list[int]) -> str:
-    return " or ".join(map(str, numbers))
+    if len(labels) < count or not set(labels) <= {"0", "1"}:
+        raise ValueError(
+            f"otb: {path}: expected 0 or 1 for each of {counted(count, 'frame')}, got {len(labels)} labels"
+        )
+    return torch.tensor([label == "1" for label in labels[:count]])
