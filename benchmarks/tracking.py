@@ -246,7 +246,7 @@ def speed_part(options: argparse.Namespace) -> str:
 
 
 def training_part(options: argparse.Namespace) -> str:
-    from scale_disco.tasks.runs.record import read_record, settings_of
+    from scale_disco.tasks.runs.record import options_of, read_record
 
     lines = []
     for run_folder in (options.siamfc, options.disco):
@@ -254,7 +254,7 @@ def training_part(options: argparse.Namespace) -> str:
         seconds = sum(row["seconds"] for row in record["epochs"])
         errors = [row["validation error"] for row in record["epochs"]]
         lines.append(
-            f"- `{settings_of(record).command.replace(str(options.weights), 'RESNET50')} --data ZOOM/train`: "
+            f"- `{options_of(record).command.replace(str(options.weights), 'RESNET50')} --data ZOOM/train`: "
             f"{seconds / 60:.0f} minutes beside other work ({record['machine']}); share of validation pairs missed by "
             "more than a cell: "
             f"{errors[0]:.0%} after the first epoch, {errors[-1]:.0%} after the last"

@@ -69,7 +69,7 @@ def main() -> None:
         has_parts = (root / "train").is_dir()
         rows = []
         for name, model in (("ordinary", "stl10/wrn"), ("DISCO", "stl10/disco")):
-            settings = Stl10Options(
+            options = Stl10Options(
                 model=model,
                 depth=10,
                 width=1,
@@ -81,7 +81,7 @@ def main() -> None:
                 epochs=given.epochs,
             )
             run = work / name
-            train(settings, data=root, out=run, say=lambda line, name=name: print(f"{name}, {line}"), bar=False)
+            train(options, data=root, out=run, say=lambda line, name=name: print(f"{name}, {line}"), bar=False)
             result = evaluate(run)
             bins = bins_of(result)
             right = [f"{100 * (1 - one.error):.1f}" for one in bins]

@@ -222,10 +222,10 @@ def test_bench_computes_on_the_device(monkeypatch):
 
 @pytest.mark.usefixtures("_meta")
 def test_test_computes_on_the_device(call, monkeypatch, capsys):
-    def answers(network, *_, **__):
+    def predict(network, *_, **__):
         raise ValueError(f"network on { ({parameter.device.type for parameter in network.parameters()}) }")
 
-    monkeypatch.setattr("scale_disco.tasks.runs.evaluate._answers", answers)
+    monkeypatch.setattr("scale_disco.tasks.runs.evaluate._predict", predict)
     words = call("test")
     capsys.readouterr()
     assert main([*words, "--device", "meta"]) == 1
@@ -234,14 +234,14 @@ def test_test_computes_on_the_device(call, monkeypatch, capsys):
 
 def test_train_passes_the_device_to_lightning():
     pytest.importorskip("lightning")
-    from scale_disco.tasks.runs.loop import _where
+    from scale_disco.tasks.runs.loop import _placement
 
-    assert _where(None, 2) == {"accelerator": "auto", "devices": 2}
-    assert _where(torch.device("cpu"), 2) == {"accelerator": "cpu", "devices": 2}
-    assert _where(torch.device("cuda"), 1) == {"accelerator": "cuda", "devices": 1}
-    assert _where(torch.device("cuda:1"), 1) == {"accelerator": "cuda", "devices": [1]}
+    assert _placement(None, 2) == {"accelerator": "auto", "devices": 2}
+    assert _placement(torch.device("cpu"), 2) == {"accelerator": "cpu", "devices": 2}
+    assert _placement(torch.device("cuda"), 1) == {"accelerator": "cuda", "devices": 1}
+    assert _placement(torch.device("cuda:1"), 1) == {"accelerator": "cuda", "devices": [1]}
     with pytest.raises(ValueError, match="give --device cuda with --devices 2"):
-        _where(torch.device("cuda:1"), 2)
+        _placement(torch.device("cuda:1"), 2)
 
 
 def test_train_runs_on_the_named_device(call, capsys):

@@ -14,15 +14,16 @@ from torch import nn
 L = pytest.importorskip("lightning", reason="training needs the extra `train`")
 
 from scale_disco.models import create_model  # noqa: E402
+from scale_disco.tasks.mnist_scale import training as mnist_scale  # noqa: E402
 from scale_disco.tasks.mnist_scale.data import Digits  # noqa: E402
 from scale_disco.tasks.mnist_scale.training import DigitDataset, MnistScaleOptions  # noqa: E402
 from scale_disco.tasks.runs.batches import Batch  # noqa: E402
+from scale_disco.tasks.runs.experiments import TrainingData  # noqa: E402
 from scale_disco.tasks.runs.loop import train  # noqa: E402
 from scale_disco.tasks.runs.modules import ClassifierModule, NonFiniteError  # noqa: E402
-from scale_disco.tasks.runs.options import TrainingData  # noqa: E402
 from scale_disco.tasks.runs.recipe import Recipe  # noqa: E402
 from scale_disco.tasks.scene.losses import ReadoutModule  # noqa: E402
-from scale_disco.tasks.scene.training import SceneOptions  # noqa: E402
+from scale_disco.tasks.scene.training import SceneOptions, make_model  # noqa: E402
 from scale_disco.tasks.tracking.losses import TrackerModule  # noqa: E402
 from scale_disco.tasks.tracking.training import TrackerOptions  # noqa: E402
 
@@ -33,7 +34,7 @@ OPTIONS = {
     "accumulated": {"accumulate": 2},
     "moving average": {"average": 0.9},
     "clipped": {"clip": 1.0},
-    "SGD": {"optimiser": "sgd"},
+    "SGD": {"optimizer": "sgd"},
 }
 STEPS, BAD_EPOCH = 3, 2  # per epoch; the first one with non-finite values, counted from 1
 
@@ -44,10 +45,11 @@ class Small(MnistScaleOptions):
 
     recipes = {"fast": RECIPE}  # noqa: RUF012
 
-    def lesson(self, data, **_):
-        generator = np.random.default_rng(0)
-        digits = Digits(generator.integers(0, 256, (12, 28, 28), dtype=np.uint8), np.arange(12) % 10, np.ones(12))
-        return TrainingData(DigitDataset(digits), DigitDataset(digits), {})
+
+def make_noise(options, folder):
+    generator = np.random.default_rng(0)
+    digits = Digits(generator.integers(0, 256, (12, 28, 28), dtype=np.uint8), np.arange(12) % 10, np.ones(12))
+    return TrainingData(DigitDataset(digits), DigitDataset(digits), {})
 
 
 def bad_loss(module, loss):
@@ -62,14 +64,16 @@ def bad_gradient(module, loss):
 
 # Where non-finite values come from, and the message.
 SOURCES = {
-    "loss": (bad_loss, r"the loss is nan in step 5, in epoch 2 of 3; epoch 1 is kept.*"),
-    "gradient": (bad_gradient, r"\S+ is no number after step 6, in epoch 2 of 3; epoch 1 is kept.*"),
+    "loss": (bad_loss, r"non-finite loss \(nan\) at step 5, in epoch 2 of 3; epoch 1 is saved.*"),
+    "gradient": (bad_gradient, r"non-finite \S+ after step 6, in epoch 2 of 3; epoch 1 is saved.*"),
 }
 
 
 def check_stop(monkeypatch, folder, options, message):
     """Train until it stops with this message, and check that checkpoints hold the first epoch."""
     monkeypatch.setitem(Small.recipes, "fast", dataclasses.replace(RECIPE, **options))
+    experiment = dataclasses.replace(mnist_scale.EXPERIMENT, make_data=make_noise)
+    monkeypatch.setattr(mnist_scale, "EXPERIMENT", experiment)
     run = folder / "run"
     with pytest.raises(NonFiniteError, match=rf"^{message}$"):
         train(Small(model="digits/cnn"), data=folder, out=run, bar=False, say=str)
@@ -85,23 +89,23 @@ def check_stop(monkeypatch, folder, options, message):
 @pytest.mark.parametrize("options", OPTIONS)
 def test_training_stops_and_keeps_the_last_finite_epoch(source, options, tmp_path, monkeypatch):
     spoil, message = SOURCES[source]
-    loss_of = ClassifierModule.loss_of
-    monkeypatch.setattr(ClassifierModule, "loss_of", lambda self, batch: spoil(self, loss_of(self, batch)))
+    compute_loss = ClassifierModule.compute_loss
+    monkeypatch.setattr(ClassifierModule, "compute_loss", lambda self, batch: spoil(self, compute_loss(self, batch)))
     check_stop(monkeypatch, tmp_path, OPTIONS[options], message)
 
 
 @pytest.mark.parametrize("options", ["float32", "moving average"])
 def test_nan_logits_do_not_count_as_correct(options, tmp_path, monkeypatch):
-    answers_to = ClassifierModule.answers_to
+    predict = ClassifierModule.predict
 
     def nan_at_the_label(self, batch):  # argmax returns the index of the first NaN
-        logits = answers_to(self, batch)
+        logits = predict(self, batch)
         if self.current_epoch + 1 == BAD_EPOCH:
             logits[torch.arange(len(logits)), batch.labels] = torch.nan
         return logits
 
-    monkeypatch.setattr(ClassifierModule, "answers_to", nan_at_the_label)
-    check_stop(monkeypatch, tmp_path, OPTIONS[options], "an answer is no number after step 6, in epoch 2 of 3; .*")
+    monkeypatch.setattr(ClassifierModule, "predict", nan_at_the_label)
+    check_stop(monkeypatch, tmp_path, OPTIONS[options], "non-finite predictions after step 6, in epoch 2 of 3; .*")
 
 
 def test_non_finite_moving_average_is_not_saved(tmp_path, monkeypatch):
@@ -110,7 +114,7 @@ def test_non_finite_moving_average_is_not_saved(tmp_path, monkeypatch):
             next(self.average.module.parameters()).data.fill_(torch.inf)
 
     monkeypatch.setattr(ClassifierModule, "on_train_epoch_end", poisoned)
-    check_stop(monkeypatch, tmp_path, OPTIONS["moving average"], r"\S+ is no number after step 6, in epoch 2 of 3; .*")
+    check_stop(monkeypatch, tmp_path, OPTIONS["moving average"], r"non-finite \S+ after step 6, in epoch 2 of 3; .*")
 
 
 def training_modules():
@@ -123,7 +127,7 @@ def training_modules():
         (1, 3),
     )
     scene = SceneOptions(model="scene/equivariant")
-    yield ReadoutModule(scene.network({}), scene, steps=1), (2, 2, 512, 9), (2,)
+    yield ReadoutModule(make_model(scene, {}), scene, steps=1), (2, 2, 512, 9), (2,)
 
 
 @pytest.mark.parametrize("number", range(3), ids=["classifier", "matcher", "contrast"])
@@ -131,9 +135,9 @@ def test_every_training_module_refuses_nan(number):
     module, shape, labels = list(training_modules())[number]
     module.trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
     batch = Batch(torch.full(shape, torch.nan), torch.zeros(labels, dtype=torch.int64), [0], 1.0)
-    with pytest.raises(NonFiniteError, match=r"^the loss is nan in step 1, in epoch 1 of"):
+    with pytest.raises(NonFiniteError, match=r"^non-finite loss \(nan\) at step 1, in epoch 1 of"):
         module.training_step(batch, 0)
     for norm in (norm for norm in module.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)):
         norm.reset_running_stats()
-    with pytest.raises(NonFiniteError, match=r"^an answer is no number after step 0, in epoch 1 of"):
+    with pytest.raises(NonFiniteError, match=r"^non-finite predictions after step 0, in epoch 1 of"):
         module.eval().validation_step(batch, 0)

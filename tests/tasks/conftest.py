@@ -5,8 +5,6 @@ import pytest
 from scale_disco.tasks.mnist_scale.data import mini, save
 from tests.tasks.runs.trial import train
 
-pytest.importorskip("lightning", reason="training needs the extra `train`")
-
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
@@ -20,6 +18,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="session")
 def whole(data, tmp_path_factory):
     """A run of four epochs that nothing disturbed; look, do not touch."""
+    pytest.importorskip("lightning", reason="training needs the extra `train`")
     run = tmp_path_factory.mktemp("runs") / "whole"
     assert train(data, run, "--model", "mnist/cnn", "--epochs", 4) == 0
     return run

@@ -1,4 +1,4 @@
-"""`disco table`: runs beside the paper's table."""
+"""`disco table`: tested runs next to the paper's results."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _EXAMPLES = """\
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    table = add_command(commands, "table", run, "tested runs beside the paper's table", _EXAMPLES)
+    table = add_command(commands, "table", run, "tested runs next to the paper's table", _EXAMPLES)
     table.add_argument("experiment", choices=[*TABLES], help="mnist-scale (Table 1) or stl10 (Tables 2 and 3)")
     table.add_argument(
         "runs",
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="folders of runs, or folders that hold them; those of other experiments are left out",
+        help="folders of runs, or folders that hold them; other experiments are left out",
     )
     add_out(table, "the table: Markdown, or JSON if the name ends in .json")
     add_plot(table, "error over equivariance error")
-    table.add_argument("--scales", type=Path, metavar="FILE", help="draw error over the scale of images likewise")
+    table.add_argument("--scales", type=Path, metavar="FILE", help="also plot error over the scale of images")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Collect, print, write and draw."""
-    from ..tasks.runs.outcomes import outcomes
+    """Collect, print, write and plot."""
+    from ..tasks.runs.tables import outcomes
 
-    for picture in (options.plot, options.scales):
-        if picture:
-            check_figure(picture)
+    for figure in (options.plot, options.scales):
+        if figure:
+            check_figure(figure)
     if options.out:
         check_writable(options.out)
     tables, experiment = TABLES[options.experiment], EXPERIMENTS[options.experiment]
@@ -53,15 +53,15 @@ def run(options: argparse.Namespace) -> None:
             "title": group.title,
             "runs": [
                 {
-                    "run": str(one.run),
-                    "settings": one.settings.as_dict(),
-                    "epochs": len(one.record["epochs"]),
-                    "tested": one.tested,
-                    "error": None if one.tested is None else one.error / 100,
-                    "deviation": None if one.tested is None else one.deviation / 100,
-                    "paper": tables.paper[one.settings.model]._asdict(),
+                    "run": str(outcome.run),
+                    "settings": outcome.options.as_dict(),
+                    "epochs": len(outcome.record["epochs"]),
+                    "tested": outcome.tested,
+                    "error": None if outcome.tested is None else outcome.error / 100,
+                    "deviation": None if outcome.tested is None else outcome.std / 100,
+                    "paper": tables.paper[outcome.options.model]._asdict(),
                 }
-                for one in group.outcomes
+                for outcome in group.outcomes
             ],
         }
         for group in sections
@@ -78,12 +78,11 @@ def run(options: argparse.Namespace) -> None:
         save_figure(plot_equivariance_and_error(ours, tables.points_of_paper(), data), options.plot)
         say(f"drawn {options.plot}")
     if options.scales:
-        several = len(sections) > 1
         curves = {
-            f"{name} ({group.title})" if several else name: line
+            f"{name} ({group.title})" if len(sections) > 1 else name: curve
             for group in sections
-            for name, line in group.curves().items()
+            for name, curve in group.curves().items()
         }
         bars = "; ".join(dict.fromkeys(group.bars() for group in sections))
-        save_figure(plot_error_over_scale(curves, experiment.seen, experiment.subject, bars), options.scales)
+        save_figure(plot_error_over_scale(curves, experiment.training_scales, experiment.subject, bars), options.scales)
         say(f"drawn {options.scales}")

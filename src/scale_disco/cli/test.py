@@ -1,7 +1,4 @@
-"""`disco test`: the error of a trained network, over the scale of images and outside the training range.
-
-What comes after `disco test scene` is in `cli.scene_test`.
-"""
+"""`disco test`: test error of a trained network, also at scales outside the training range."""
 
 from __future__ import annotations
 
@@ -32,11 +29,11 @@ _EXAMPLES = """\
   disco test runs/mnist-disco-0-fast-0 --plot scales.png --out scales.md
   disco test runs/stl10-disco-16-8-paper-0 --device cuda
   disco test scene --planes 40 --pretrained resnet50.safetensors
-  disco test scene runs/scene-* --data photographs --planes 40 --depth depth --cache seen --out scene.md
+  disco test scene runs/scene-* --data images --planes 40 --depth depth --cache cache --out scene.md
 
-`disco test scene` measures how well scale estimators tell how large things look, all in one table: those of runs of
-`disco train scene`, and others that need no training. Pictures go once through each network. What it saw of them is
-kept in --cache, so that after Ctrl-C the same call goes on where it was.
+`disco test scene` measures how well estimators tell the apparent scale, all in one table: those of runs of
+`disco train scene`, and others that need no training. Each network sees every image once. Its features are stored in
+--cache, so that the same call resumes after Ctrl-C.
 """
 
 _OUTSIDE = 2000
@@ -44,12 +41,12 @@ _OUTSIDE = 2000
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    test = add_command(commands, "test", run, "error of a trained network, also over the scale of images", _EXAMPLES)
+    test = add_command(commands, "test", run, "test error of a trained network, also over scales", _EXAMPLES)
     runs = test.add_argument(
         "runs",
         nargs="+",
         metavar="RUN",
-        help="folder of a run of `disco train`; or scene, and none or some such folders",
+        help="folder of a run of `disco train`; or scene, then any number of such folders",
     )
     suggest(runs, ["scene"], folders=True)
     test.add_argument(
@@ -57,18 +54,16 @@ def add(commands: Any) -> None:
         "--root",
         type=Path,
         metavar="DIR",
-        help="folder of the data (default: where the run had them; of scene: none)",
+        help="folder of the data (default: that of the training; scene: none)",
     )
-    checkpoint = test.add_argument(
-        "--checkpoint", help="weights: best on validation or last (default: those that the recipe names)"
-    )
+    checkpoint = test.add_argument("--checkpoint", help="weights: best on validation, or last (default: the recipe's)")
     suggest(checkpoint, ["best", "last"])
-    test.add_argument("--limit", type=int, metavar="N", help="images of --data at most (default: all)")
+    test.add_argument("--limit", type=int, metavar="N", help="maximum number of images of --data (default: all)")
     test.add_argument(
         "--outside",
         type=int,
         metavar="N",
-        help=f"images at most in each set of other scales than those in training (default {_OUTSIDE})",
+        help=f"maximum number of images in each set outside the training scales (default {_OUTSIDE})",
     )
     scene_test.add(test)
     add_device(test)
@@ -77,7 +72,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, print and draw."""
+    """Test, print and plot."""
     if options.plot:
         check_figure(options.plot)
     if options.out:
@@ -90,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
     scene = options.runs[0] == "scene"
     for name in ("checkpoint", "outside") if scene else scene_test.OPTIONS:
         if getattr(options, name) is not None:
-            raise ValueError(f"--{name} is {'not ' if scene else ''}of disco test scene")
+            raise ValueError(f"--{name} is {'not ' if scene else ''}an option of disco test scene")
     if scene:
         scene_test.run(options)
     else:
@@ -98,10 +93,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _classify(options: argparse.Namespace) -> None:
-    """Test a network that tells classes."""
+    """Test a classifier."""
     from ..tasks.runs.evaluate import bins_of, evaluate
-    from ..tasks.runs.experiments import EXPERIMENTS
-    from ..tasks.runs.options import span
+    from ..tasks.runs.experiments import EXPERIMENTS, range_label
 
     if len(options.runs) > 1:
         raise ValueError(f"expected one RUN, got {len(options.runs)}; disco test scene takes several")
@@ -116,12 +110,12 @@ def _classify(options: argparse.Namespace) -> None:
             progress=progress,
         )
     if result["not recorded"]:
-        say(f"not recorded in the folder of the run: {result['not recorded']}")
+        say(f"not recorded in the run: {result['not recorded']}")
     experiment = EXPERIMENTS[result["experiment"]]
     bins = bins_of(result)
     rows = [
-        [span(one.low, one.high), one.kind, str(one.images), f"{one.error:.2%}", f"± {one.deviation:.2%}"]
-        for one in bins
+        [range_label(each.low, each.high), each.kind, str(each.images), f"{each.error:.2%}", f"± {each.std:.2%}"]
+        for each in bins
     ]
     header = [f"scale of {experiment.subject}", "set", "images", "error", ""]
     errors, images = result["errors"], result["images"]
@@ -134,7 +128,7 @@ def _classify(options: argparse.Namespace) -> None:
         text = f"{about}.\n\n{table(header, rows, markdown=True)}"
         write_report(options.out, f"Error over the scale of {experiment.subject}", text, result, command=options.call)
     if options.plot:
-        ranges = [Range(one.kind, one.low, one.high, one.error, one.deviation) for one in bins]
+        ranges = [Range(each.kind, each.low, each.high, each.error, each.std) for each in bins]
         curves = {result["settings"]["model"]: ranges}
-        save_figure(plot_error_over_scale(curves, experiment.seen, experiment.subject), options.plot)
+        save_figure(plot_error_over_scale(curves, experiment.training_scales, experiment.subject), options.plot)
         say(f"drawn {options.plot}")

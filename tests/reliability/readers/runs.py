@@ -18,7 +18,7 @@ from scale_disco.models import create_model
 from scale_disco.tasks.mnist_scale.training import MnistScaleOptions
 from scale_disco.tasks.runs.evaluate import _PredictionCache, trained
 from scale_disco.tasks.runs.record import read_checkpoint, read_record, read_tested
-from scale_disco.tasks.stl10.training import Stl10Options
+from scale_disco.tasks.stl10.training import Stl10Options, make_model
 from tests.reliability.malformed import Files, Reader, files_of
 from tests.reliability.mutations import Seed, seeds_of
 from tests.reliability.readers.content import (
@@ -55,7 +55,7 @@ def run_files(experiment: str = "mnist-scale") -> dict[str, bytes]:
             metadata = {"name": "x", "classes": ["a", "b"], "mean": [0.5] * 3, "train": "", "test": ""}
             metadata |= {"deviation": [0.5] * 3}
             write_run(folder, "run", options, 50, facts=metadata)
-            network = options.network(metadata)
+            network = make_model(options, metadata)
         state = network.state_dict()
         tensors = {name: tensor.numpy() for name, tensor in state.items()}
         (folder / "run/best.safetensors").write_bytes(save_tensors(tensors))

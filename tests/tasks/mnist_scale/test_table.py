@@ -8,7 +8,7 @@ from scale_disco.cli import main
 from scale_disco.models import list_models
 from scale_disco.tasks.mnist_scale.table import PAPER, Table1
 from scale_disco.tasks.mnist_scale.training import RECIPES, MnistScaleOptions
-from scale_disco.tasks.runs.outcomes import outcomes
+from scale_disco.tasks.runs.tables import outcomes
 from tests.tasks.runs.folders import cells, write_run
 from tests.tasks.runs.trial import assert_one_line
 
@@ -131,7 +131,7 @@ def test_errors_are_one_line(add_run, tmp_path, capsys):
     for text in damaged:
         path.write_text(text)
         assert main(["table", "mnist-scale", str(runs)]) == 1, text
-        assert_one_line(capsys, "table", "test.json: damaged; make it anew: disco test")
+        assert_one_line(capsys, "table", "test.json: damaged; write it again with: disco test")
     path = runs / "a" / "run.json"
     good = json.loads(path.read_text())
     for left in (key for key in good if key != "experiment"):

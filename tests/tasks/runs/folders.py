@@ -26,10 +26,10 @@ def write_run(
 ):
     """Write the folder of a run into the folder of all, tested if there are errors; `changed` is put in its record."""
     row = {"epoch": 1, "validation error": 0.02, "training loss": 0.1, "seconds": seconds}
-    told = {"experiment": settings.experiment, "settings": settings.as_dict()}
+    common = {"experiment": settings.experiment, "settings": settings.as_dict()}
     record = {
         "status": "running" if done else "finished",
-        **told,
+        **common,
         "epochs": [row] * (settings.full_recipe.epochs if done is None else done),
         "results": {},
         "data": "data",
@@ -41,7 +41,7 @@ def write_run(
     (run / "run.json").write_text(json.dumps(record | changed))
     if errors is not None:
         tested = {
-            **told,
+            **common,
             "checkpoint": "last",
             "images": images,
             "errors": errors,

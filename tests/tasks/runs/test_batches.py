@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from scale_disco.tasks.mnist_scale.data import Digits, scaled
-from scale_disco.tasks.mnist_scale.training import DigitDataset, normalised
+from scale_disco.tasks.mnist_scale.training import DigitDataset, normalize
 from scale_disco.tasks.runs.batches import evaluation_batches, training_batches
 
 COUNT = 50
@@ -32,7 +32,7 @@ def test_every_image_comes_once_an_epoch():
     found = batches()
     assert [len(batch.labels) for batch in found] == [16, 16, 16, 2]
     order = lambda x: x.flatten(1).sum(1).sort().values  # noqa: E731
-    torch.testing.assert_close(order(images(found)), order(normalised(digits().images)))
+    torch.testing.assert_close(order(images(found)), order(normalize(digits().images)))
 
 
 def test_order_depends_on_seed_and_epoch_alone():
@@ -53,7 +53,7 @@ def test_processes_share_every_batch():
             for rank, part in enumerate(parts):
                 assert torch.equal(part.images, batch.images[rank::2])
                 assert torch.equal(part.labels, batch.labels[rank::2])
-            assert sum(part.share for part in parts) == pytest.approx(2)
+            assert sum(part.weight for part in parts) == pytest.approx(2)
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -64,7 +64,7 @@ def test_parts_of_a_batch_weigh_as_much_as_their_images(world):
         those = [part for mine in parts for part in mine[3 * index : 3 * index + 3]]
         assert sorted(row for part in those for row in part.rows) == sorted(batch.rows)
         mean = lambda one: one.images.flatten(1).sum(1).mean()  # noqa: E731 - stands for the loss
-        weighted = sum(mean(part) * part.share for part in those) / (3 * world)
+        weighted = sum(mean(part) * part.weight for part in those) / (3 * world)
         torch.testing.assert_close(weighted, mean(batch))
 
 
@@ -74,13 +74,13 @@ def test_augmentation_scales_every_image_anew():
     plain = images(batches(epoch=0))
     assert not any(torch.equal(one, other) for one, other in zip(once, plain, strict=True))
     factors = np.linspace(0.5, 2, 301)
-    row = digits().images[torch.where((normalised(digits().images) == plain[0]).flatten(1).all(1))[0][0]]
-    distance = [float((normalised(scaled(row, factor)[None])[0] - once[0]).abs().mean()) for factor in factors]
+    row = digits().images[torch.where((normalize(digits().images) == plain[0]).flatten(1).all(1))[0][0]]
+    distance = [float((normalize(scaled(row, factor)[None])[0] - once[0]).abs().mean()) for factor in factors]
     assert min(distance) < 0.2 < np.median(distance)  # the same digit, at a scale from 0.5 to 2
 
 
 def test_evaluation_shows_all_in_order():
     found = list(evaluation_batches(DigitDataset(digits())))
-    assert torch.equal(images(found), normalised(digits().images))
+    assert torch.equal(images(found), normalize(digits().images))
     halves = [images(evaluation_batches(DigitDataset(digits()), rank=rank, world=2)) for rank in range(2)]
-    assert torch.equal(halves[1], normalised(digits().images[1::2]))
+    assert torch.equal(halves[1], normalize(digits().images[1::2]))

@@ -15,7 +15,7 @@ from scale_disco.equivariance import basis_error
 from scale_disco.models import create_model
 from scale_disco.tasks.io.samples import scaled_digits
 from scale_disco.tasks.mnist_scale.data import load
-from scale_disco.tasks.mnist_scale.training import MnistScaleOptions, normalised
+from scale_disco.tasks.mnist_scale.training import MnistScaleOptions, make_evaluation, normalize
 from scale_disco.tasks.runs.evaluate import bins_of, evaluate, trained
 from tests.tasks.runs.trial import assert_one_line
 
@@ -30,7 +30,7 @@ def test_counts_the_errors_on_the_test_digits(run, data):
     result = evaluate(run, limit=300, outside=40)
     network = trained(run)  # with the weights that the recipe names
     digits = load(data, "mini")["test"]
-    answers = network(normalised(digits.images[:300])).argmax(1).numpy()
+    answers = network(normalize(digits.images[:300])).argmax(1).numpy()
     assert result["errors"] == int((answers != digits.labels[:300]).sum()) > 0
     assert result["images"] == 300
     assert not result["complete"]
@@ -55,7 +55,7 @@ def test_scales_are_binned(run, data):
 def test_goes_on_where_it_was_stopped(run, monkeypatch):
     expected = evaluate(run, limit=300, outside=40)
     (run / "answers-last.npz").unlink()
-    monkeypatch.setattr("scale_disco.tasks.runs.evaluate._SAVED_EVERY", 0)
+    monkeypatch.setattr("scale_disco.tasks.runs.evaluate._SAVE_INTERVAL", 0)
     shown = []
 
     def stop(done, total):
@@ -106,7 +106,7 @@ def _digest(run):
 
 def test_equivariance_of_the_basis_is_measured(data):
     digits = load(data, "mini")["rest"]
-    measure = MnistScaleOptions(split="mini").exam(data, {}, limit=8, outside=0).equivariance
+    measure = make_evaluation(MnistScaleOptions(split="mini"), data, {}, limit=8, outside=0).equivariance_error
     errors = {name: measure(create_model(f"mnist/{name}")) for name in ("disco", "sesn-hermite", "dss")}
     assert errors["dss"] < 1e-9 < errors["disco"] < 0.05 < errors["sesn-hermite"]
     exact = Scales.geometric(2 ** (1 / 3), 4)  # for which the authors' rounded scales stand
@@ -140,9 +140,9 @@ def test_errors_are_one_line(run, tmp_path, capsys):
     refused("--outside must be at least 0, got -1", run, "--outside", -1)
     refused("disco data mnist-scale", run, "--data", tmp_path)
     np.savez(run / "answers.npz", weights=np.frombuffer(_digest(run), np.uint8), test=np.full(9, 77, np.uint8))
-    refused("other answers than classes", run, "--checkpoint", "best", "--outside", 0)
+    refused("other values than classes", run, "--checkpoint", "best", "--outside", 0)
     (run / "answers.npz").write_bytes(b"PK")
-    refused("answers.npz: damaged; delete it to test anew", run, "--checkpoint", "best", "--outside", 0)
+    refused("answers.npz: damaged; delete it to test again", run, "--checkpoint", "best", "--outside", 0)
     (run / "best.safetensors").write_bytes(b"x" * 100)
     refused("best.safetensors: damaged, or not of mnist/cnn", run, "--checkpoint", "best")
     (run / "best.safetensors").unlink()
@@ -154,7 +154,7 @@ def test_a_network_that_gives_no_numbers_has_no_error(run, capsys):
     next(tensor for tensor in state.values() if tensor.is_floating_point()).fill_(torch.nan)
     save_file(state, run / "best.safetensors")
     assert main(["test", str(run), "--checkpoint", "best", "--limit", "8"]) == 1
-    assert_one_line(capsys, "test", "the network gives values that are no numbers")
+    assert_one_line(capsys, "test", "the network returns NaN or infinity")
     assert not (run / "answers.npz").exists()
 
 

@@ -13,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+pytest.importorskip("lightning", reason="training needs the extra `train`")
+
 from scale_disco.cli import main
 from scale_disco.files import locked
 from scale_disco.models import list_models
@@ -103,7 +105,7 @@ def test_ctrl_c_keeps_finished_epochs(data, tmp_path, whole):
 
 @pytest.mark.parametrize("where", ["loss", "weights"])
 def test_what_is_no_number_stops_training_and_keeps_the_epoch_before(where, data, tmp_path, whole, capsys, monkeypatch):
-    run, loss_of, trouble = tmp_path / "run", ClassifierModule.loss_of, [True]
+    run, loss_of, trouble = tmp_path / "run", ClassifierModule.compute_loss, [True]
 
     def broken(self, batch):
         return loss_of(self, batch) * (torch.nan if trouble and where == "loss" and self.current_epoch == 1 else 1)
@@ -112,13 +114,13 @@ def test_what_is_no_number_stops_training_and_keeps_the_epoch_before(where, data
         if trouble and where == "weights" and self.current_epoch == 1:
             next(self.network.parameters()).data.fill_(torch.inf)
 
-    monkeypatch.setattr(ClassifierModule, "loss_of", broken)
+    monkeypatch.setattr(ClassifierModule, "compute_loss", broken)
     monkeypatch.setattr(ClassifierModule, "on_train_epoch_end", poisoned)
     assert train(data, run, "--model", "mnist/cnn", "--epochs", 4) == 1
     err = capsys.readouterr().err
     line = err.splitlines()[-1]
-    assert line.startswith("disco train: the loss is nan in step" if where == "loss" else "disco train: ")
-    assert "in epoch 2 of 4; epoch 1 is kept, and --resume goes on after it" in line
+    assert line.startswith("disco train: non-finite loss (nan) at step" if where == "loss" else "disco train: ")
+    assert "in epoch 2 of 4; epoch 1 is saved, and --resume continues after it" in line
     assert "Traceback" not in err
     record = json.loads((run / "run.json").read_text())
     assert (record["status"], len(record["epochs"])) == ("running", 1)
@@ -133,7 +135,7 @@ def test_resuming_a_finished_run_leaves_it(data, tmp_path, whole, capsys):
     shutil.copytree(whole, run)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert train(data, run, "--resume") == 0
-    assert "finished already after 4 epochs" in capsys.readouterr().err
+    assert "already finished after 4 epochs" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
@@ -196,7 +198,7 @@ def test_missing_data_is_one_line(tmp_path, capsys):
 
 def test_a_run_is_not_overwritten(data, tmp_path, whole, capsys):
     assert train(data, whole, "--model", "mnist/cnn") == 1
-    assert_one_line(capsys, "train", "holds a run already: add --resume")
+    assert_one_line(capsys, "train", "already holds a run: add --resume")
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to_mother.txt").write_text("Dear")
     assert train(data, tmp_path / "letters") == 1
@@ -302,4 +304,4 @@ def test_a_full_disk_keeps_the_last_epoch(data, tmp_path, whole, kilobytes):
 
 def test_batches_too_small_to_share_are_refused(data, tmp_path, capsys):
     assert train(data, tmp_path / "run", "--limit", 65) == 1
-    assert_one_line(capsys, "train", "the last batch has 1, 1 process has it")
+    assert_one_line(capsys, "train", "the last batch has 1, for 1 process")

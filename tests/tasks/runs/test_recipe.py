@@ -8,7 +8,7 @@ from scale_disco.tasks.mnist_scale.training import RECIPES, MnistScaleOptions
 def test_paper_divides_by_ten_after_20_and_40_epochs():
     paper, steps = RECIPES["paper"], 79  # of an epoch
     assert (paper.epochs, paper.batch, paper.learning_rate, paper.label_smoothing) == (60, 128, 0.01, 0)
-    factors = [paper.factor(step / (60 * steps)) for step in range(60 * steps)]
+    factors = [paper.lr_multiplier(step / (60 * steps)) for step in range(60 * steps)]
     expected = [1] * (20 * steps) + [0.1] * (20 * steps) + [0.01] * (20 * steps)
     assert factors == pytest.approx(expected)
 
@@ -16,7 +16,7 @@ def test_paper_divides_by_ten_after_20_and_40_epochs():
 def test_fast_goes_up_and_down_once():
     fast = RECIPES["fast"]
     assert fast.epochs <= 12
-    factors = [fast.factor(step / 100) for step in range(101)]
+    factors = [fast.lr_multiplier(step / 100) for step in range(101)]
     assert (factors[0], factors[25], factors[100]) == (0, 1, 0)
     assert factors[:26] == sorted(factors[:26])
     assert factors[25:] == sorted(factors[25:], reverse=True)
@@ -25,7 +25,7 @@ def test_fast_goes_up_and_down_once():
 def test_other_lengths_stretch_the_schedule():
     recipe = MnistScaleOptions(recipe="paper", epochs=3).full_recipe
     assert recipe.epochs == 3
-    assert recipe.factor(0.5) == pytest.approx(0.1)
+    assert recipe.lr_multiplier(0.5) == pytest.approx(0.1)
 
 
 def test_command_starts_the_same_run():

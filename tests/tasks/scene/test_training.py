@@ -9,15 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
+pytest.importorskip("lightning", reason="training needs the extra `train`")
+
 from scale_disco.cli import main
 from scale_disco.tasks.io.samples import photos
-from scale_disco.tasks.runs.evaluate import trained
+from scale_disco.tasks.runs.evaluate import evaluate, trained
 from scale_disco.tasks.runs.loop import train
 from scale_disco.tasks.scene.copies import Copies
 from scale_disco.tasks.scene.losses import ReadoutModule
 from scale_disco.tasks.scene.networks import CHANNELS, SCALES
 from scale_disco.tasks.scene.readout import READOUTS
-from scale_disco.tasks.scene.training import ProfilePairDataset, SceneOptions, scene_estimator
+from scale_disco.tasks.scene.training import ProfilePairDataset, SceneOptions, make_data, make_model, scene_estimator
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,7 @@ def test_a_resumed_run_ends_with_the_same_weights(data, tmp_path):
 def test_the_estimator_needs_the_weights_that_it_was_trained_with(data, tmp_path):
     settings = SceneOptions(**SMALL)
     train(settings, data=data, out=tmp_path / "run", cache=data.parent / "profiles", bar=False, say=str)
-    with pytest.raises(ValueError, match="the run was trained with random weights of its network, got --pretrained x"):
+    with pytest.raises(ValueError, match="the backbone had random weights in training, got --pretrained x"):
         scene_estimator(tmp_path / "run", "x")
     path = tmp_path / "run" / "run.json"
     record = json.loads(path.read_text())
@@ -104,7 +106,7 @@ def test_weights_of_another_network_are_refused(data, tmp_path):
         train(SceneOptions(backbone=kind, **SMALL), data=data, out=tmp_path / kind, cache=cache, bar=False, say=str)
     (tmp_path / "as-is" / "best.safetensors").replace(tmp_path / "shift" / "best.safetensors")
     with pytest.raises(
-        ValueError, match="the read-out was trained for a network of another kind, other scales or other"
+        ValueError, match="the readout was trained for a network of another kind, other scales or other"
     ):
         scene_estimator(tmp_path / "shift")
 
@@ -127,12 +129,12 @@ def made(count=8):
 
 def test_pairs_are_of_one_epoch_and_have_the_right_answers():
     shown = ProfilePairDataset(made(), 32, 0, "made")
-    images, answers = shown.read(range(32), 0), shown.answers(range(32), 0)
+    images, answers = shown.read(range(32), 0), shown.targets(range(32), 0)
     assert images.shape == (32, 2, CHANNELS, 9)
     shift = READOUTS["shift"](CHANNELS, SCALES)
     assert (shift.compare(*images.unbind(1)) - answers).abs().max() < 0.05
-    assert not torch.equal(answers, shown.answers(range(32), 1))
-    assert torch.equal(answers, ProfilePairDataset(made(), 32, 0, "made").answers(range(32), 0))
+    assert not torch.equal(answers, shown.targets(range(32), 1))
+    assert torch.equal(answers, ProfilePairDataset(made(), 32, 0, "made").targets(range(32), 0))
 
 
 @pytest.mark.parametrize("model", ["scene/equivariant", "scene/profile", "scene/first-scale"])
@@ -140,14 +142,14 @@ def test_pairs_are_of_one_epoch_and_have_the_right_answers():
 def test_the_loss_falls(model, loss):
     settings, shown = SceneOptions(model=model, loss=loss, **SMALL), ProfilePairDataset(made(), 64, 0, "made")
     torch.manual_seed(0)
-    learner = ReadoutModule(settings.network({}), settings, steps=1)
+    learner = ReadoutModule(make_model(settings, {}), settings, steps=1)
     learner.prepare(shown)
     optimiser = torch.optim.Adam(learner.parameters(), 1e-3)
     losses = []
     for epoch in range(25):
         rows = list(range(64))
-        batch = type("Batch", (), {"images": shown.read(rows, epoch), "labels": shown.answers(rows, epoch)})
-        value = learner.loss_of(batch)
+        batch = type("Batch", (), {"images": shown.read(rows, epoch), "labels": shown.targets(rows, epoch)})
+        value = learner.compute_loss(batch)
         optimiser.zero_grad()
         value.backward()
         optimiser.step()
@@ -165,7 +167,7 @@ def test_the_loss_falls(model, loss):
         ({"copies": 1}, "copies must be at least 2"),
         ({"pairs": 1}, "--pairs must be at least 2, got 1"),
         ({"holdout": 1.0}, "--holdout must be from 0 to below 1"),
-        ({"learning_rate": -1.0}, "--learning-rate must be a number from 0 on"),
+        ({"learning_rate": -1.0}, "--learning-rate must be finite and at least 0"),
     ],
 )
 def test_settings_that_cannot_be(options, message):
@@ -175,11 +177,12 @@ def test_settings_that_cannot_be(options, message):
 
 def test_folders_that_cannot_be(tmp_path, data):
     with pytest.raises(FileNotFoundError, match="no images in"):
-        SceneOptions().lesson(tmp_path)
-    with pytest.raises(ValueError, match=r"--holdout 0\.1 of 4 pictures keeps 0"):
-        SceneOptions().lesson(data)
+        make_data(SceneOptions(), tmp_path)
+    with pytest.raises(ValueError, match=r"--holdout 0\.1 of 4 images leaves 0"):
+        make_data(SceneOptions(), data)
 
 
 def test_it_is_tested_by_its_own_command(data, tmp_path):
+    train(SceneOptions(**SMALL), data=data, out=tmp_path / "run", cache=data.parent / "profiles", bar=False, say=str)
     with pytest.raises(ValueError, match="by disco test scene RUN"):
-        SceneOptions().exam(data, {}, limit=None, outside=0)
+        evaluate(tmp_path / "run")

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 
 from scale_disco.tasks.stl10 import augment as module
 from scale_disco.tasks.stl10.augment import Augmentation
-from scale_disco.tasks.stl10.data import DEVIATION, MEAN
+from scale_disco.tasks.stl10.data import DEVIATION as STD
+from scale_disco.tasks.stl10.data import MEAN
 
-AUGMENT = Augmentation(MEAN, DEVIATION)
+AUGMENT = Augmentation(MEAN, STD)
 
 # Computed with Python's own integers.
 GOLDEN = [[21, 22, 11], [10, 3, 24], [False, True, True], [48, 90, 79], [76, 25, 5]]
@@ -22,23 +23,23 @@ def batch(count=16, height=96, width=96):
 def one_by_one(augment, images, rows, *, seed, epoch):
     """What the facts say, image by image: pad, crop, flip, normalise, cut out."""
     height, width = images.shape[2:]
-    mean, deviation = (torch.tensor(values)[:, None, None] for values in (augment.mean, augment.deviation))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (augment.mean, augment.std))
     out = []
     draws = augment.draws(rows, height, width, seed=seed, epoch=epoch)
-    for image, top, left, mirror, row, column in zip(images, *(values.tolist() for values in draws), strict=True):
+    for image, top, left, flip, row, column in zip(images, *(values.tolist() for values in draws), strict=True):
         crop = F.pad(image, [augment.padding] * 4)[:, top : top + height, left : left + width]
-        crop = crop.flip(2) if mirror else crop
-        crop = (crop.float() / 255 - mean) / deviation
+        crop = crop.flip(2) if flip else crop
+        crop = (crop.float() / 255 - mean) / std
         half = augment.cutout // 2
         crop[:, max(row - half, 0) : max(row + half, 0), max(column - half, 0) : max(column + half, 0)] = 0
         out.append(crop)
     return torch.stack(out)
 
 
-@pytest.mark.parametrize("options", [{}, {"padding": 0}, {"padding": 3, "cutout": 0}, {"mirror": 1.0}, {"cutout": 200}])
+@pytest.mark.parametrize("options", [{}, {"padding": 0}, {"padding": 3, "cutout": 0}, {"flip": 1.0}, {"cutout": 200}])
 @pytest.mark.parametrize("shape", [(96, 96), (20, 33)])
 def test_agrees_with_one_image_after_the_other(options, shape):
-    augment, images, rows = Augmentation(MEAN, DEVIATION, **options), batch(16, *shape), list(range(100, 116))
+    augment, images, rows = Augmentation(MEAN, STD, **options), batch(16, *shape), list(range(100, 116))
     found = augment(images, rows, seed=1, epoch=2)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, one_by_one(augment, images, rows, seed=1, epoch=2), rtol=0, atol=1e-5)
@@ -48,13 +49,13 @@ def test_agrees_with_one_image_after_the_other(options, shape):
 @pytest.mark.parametrize("shape", [(96, 96), (20, 33)])
 def test_every_device_gets_the_same(options, shape):
     """CPUs copy slices, other devices gather; here both run on the CPU."""
-    augment, images = Augmentation(MEAN, DEVIATION, **options), batch(40, *shape)
+    augment, images = Augmentation(MEAN, STD, **options), batch(40, *shape)
     draws = augment.draws(range(40), *shape, seed=0, epoch=0)
     crops = module._crop(images, draws, augment.padding)
-    assert torch.equal(crops, module._crop_on_host(images, draws, augment.padding))
+    assert torch.equal(crops, module._crop_on_cpu(images, draws, augment.padding))
     one, two = torch.rand(40, 3, *shape).expand(2, -1, -1, -1, -1).clone()
     module._cut(one, draws, augment.cutout)
-    module._cut_on_host(two, draws, augment.cutout)
+    module._cut_on_cpu(two, draws, augment.cutout)
     assert torch.equal(one, two)
     floats = images / 255
     expected = augment(floats, range(40), seed=0, epoch=0)
@@ -92,7 +93,7 @@ def test_nothing_global_is_drawn_and_nothing_given_is_changed():
     floats = images.float() / 255
     kept = floats.clone()
     AUGMENT(floats, range(16), seed=0, epoch=0)
-    AUGMENT.normalised(floats)
+    AUGMENT.normalize(floats)
     assert torch.equal(floats, kept)
 
 
@@ -102,7 +103,7 @@ def test_draws_are_fair():
         shares = np.bincount(values, minlength=count) * count / len(values)
         assert len(shares) == count
         assert abs(shares - 1).max() < 0.15  # five deviations of a count of 1,000
-    assert abs(draws.mirror.mean() - 0.5) < 0.01
+    assert abs(draws.flip.mean() - 0.5) < 0.01
     columns = np.stack([values.astype(float) for values in draws])
     assert np.abs(np.corrcoef(columns) - np.eye(5)).max() < 0.015
     later = AUGMENT.draws(range(100_000), 96, 80, seed=0, epoch=1)
@@ -121,7 +122,7 @@ def test_the_mixing_function_is_splitmix64():
     """Its reference outputs from state 1234567, which grows by a constant."""
     step = 0x9E3779B97F4A7C15
     states = np.array([(1234567 + index * step) % 2**64 for index in range(3)], np.uint64)
-    assert module._mixed(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert module._splitmix64(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
 def test_the_square_is_cut_at_the_border_and_of_the_mean_colour():
@@ -158,8 +159,8 @@ def test_bytes_and_floats_agree_and_strides_do_not_matter():
 
 def test_tests_see_images_as_they_are():
     images = batch()
-    mean, deviation = (torch.tensor(values)[:, None, None] for values in (MEAN, DEVIATION))
-    torch.testing.assert_close(AUGMENT.normalised(images), (images / 255 - mean) / deviation, rtol=0, atol=1e-5)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    torch.testing.assert_close(AUGMENT.normalize(images), (images / 255 - mean) / std, rtol=0, atol=1e-5)
 
 
 def test_no_images_are_no_trouble():
@@ -168,11 +169,11 @@ def test_no_images_are_no_trouble():
 
 @pytest.mark.parametrize(
     "options",
-    [{"mean": (0.5,)}, {"deviation": (1.0, 0.0, 1.0)}, {"padding": -1}, {"cutout": -1}, {"mirror": 1.5}],
+    [{"mean": (0.5,)}, {"std": (1.0, 0.0, 1.0)}, {"padding": -1}, {"cutout": -1}, {"flip": 1.5}],
 )
 def test_settings_that_make_no_sense(options):
     with pytest.raises(ValueError, match=r"^Augmentation: "):
-        Augmentation(**{"mean": MEAN, "deviation": DEVIATION, **options})
+        Augmentation(**{"mean": MEAN, "std": STD, **options})
 
 
 @pytest.mark.parametrize(

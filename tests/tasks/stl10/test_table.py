@@ -9,10 +9,10 @@ from scale_disco.cli import main
 from scale_disco.models import list_models
 from scale_disco.tasks.mnist_scale.training import MnistScaleOptions
 from scale_disco.tasks.runs.experiments import EXPERIMENTS, TABLES
-from scale_disco.tasks.runs.outcomes import outcomes
 from scale_disco.tasks.runs.plots import plot_equivariance_and_error, plot_error_over_scale
+from scale_disco.tasks.runs.tables import outcomes
 from scale_disco.tasks.stl10.table import PAPER, Tables2And3
-from scale_disco.tasks.stl10.training import RECIPES, Stl10Options
+from scale_disco.tasks.stl10.training import EXPERIMENT, RECIPES, Stl10Options
 from tests.tasks.runs.folders import cells, write_run
 from tests.tasks.runs.trial import assert_one_line
 
@@ -57,8 +57,8 @@ def tables_of(*folders):
 def test_every_experiment_on_images_has_its_tables_and_every_model_its_row():
     assert set(TABLES) == set(EXPERIMENTS) - {"tracker", "scene"}  # which have tests of their own kind
     for name, one in TABLES.items():
-        assert one.settings is EXPERIMENTS[name]
-        assert list(one.paper) == EXPERIMENTS[name].models
+        assert one.experiment == name
+        assert tuple(one.paper) == EXPERIMENTS[name].options.fields()["model"].metadata["choices"]
     assert list(PAPER) == list_models("stl10")
 
 
@@ -231,9 +231,9 @@ def test_sizes_have_deviations_over_seeds(add_run):
     assert first[2:] == ["0.5", "0.707", "1", "1.414", "2"]
     assert cells(text, "1") == ["1", "25.00 ± 0.48", "21.00 ± 1.00"]
     assert cells(text, "2") == ["2", "missing", "22.25 ± 1.00"]
-    assert group.bars() == "deviations over seeds (of one run: binomial)"
-    assert tables_of(runs / "wrn")[0].bars() == "binomial deviations"
-    assert tables_of(*(runs / f"disco{seed}" for seed in range(3)))[0].bars() == "deviations over seeds"
+    assert group.bars() == "standard deviations over seeds (of one run: binomial)"
+    assert tables_of(runs / "wrn")[0].bars() == "binomial standard deviations"
+    assert tables_of(*(runs / f"disco{seed}" for seed in range(3)))[0].bars() == "standard deviations over seeds"
 
 
 def test_command_writes_and_draws(add_run, tmp_path, capsys):
@@ -265,13 +265,13 @@ def test_sizes_are_points_of_one_line(add_run):
     add_run("a", 2000, model="stl10/wrn")
     runs = add_run("b", 1600, model="stl10/disco", about={"scales": scales_of(1600)[::-1]})
     (group,) = tables_of(runs)
-    (axis,) = plot_error_over_scale(group.curves(), Stl10Options.seen, Stl10Options.subject, group.bars()).axes
+    (axis,) = plot_error_over_scale(group.curves(), EXPERIMENT.training_scales, EXPERIMENT.subject, group.bars()).axes
     lines = [part.lines[0] for part in axis.containers]
     assert [list(line.get_xdata()) for line in lines] == [pytest.approx(list(SIZES))] * 2
     assert lines[1].get_ydata() == pytest.approx([20.625, 20.3625, 20, 20.5125, 21.25])
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["0.5", "0.7", "1", "1.4", "2"]
     assert [text.get_text() for text in axis.get_legend().texts] == ["scale in training", "WRN", "DISCO"]
-    assert axis.get_title() == "Error over the scale of images, with binomial deviations"
+    assert axis.get_title() == "Error over the scale of images, with binomial standard deviations"
 
 
 def test_other_data_have_an_axis_of_their_own(add_run):

@@ -17,17 +17,26 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+pytest.importorskip("lightning", reason="training needs the extra `train`")
+
 from scale_disco.cli import main
 from scale_disco.models import list_models
 from scale_disco.tasks.runs.batches import training_batches
 from scale_disco.tasks.runs.evaluate import _chunks, bins_of, evaluate, trained
+from scale_disco.tasks.runs.experiments import TrainingData
 from scale_disco.tasks.runs.loop import _Batches, train
 from scale_disco.tasks.runs.modules import ClassifierModule
-from scale_disco.tasks.runs.options import TrainingData
 from scale_disco.tasks.runs.record import read_record
 from scale_disco.tasks.stl10.augment import Augmentation
 from scale_disco.tasks.stl10.load import load_images
-from scale_disco.tasks.stl10.training import RECIPES, ImageDataset, ImageFileDataset, Stl10Options
+from scale_disco.tasks.stl10.training import (
+    RECIPES,
+    ImageDataset,
+    ImageFileDataset,
+    Stl10Options,
+    make_data,
+    make_evaluation,
+)
 from tests.tasks.runs.trial import assert_one_line
 from tests.tasks.stl10 import binary
 
@@ -208,10 +217,10 @@ def test_moving_average_follows_its_recursion_and_is_tested(pictures, tmp_path, 
 def test_recipe_of_the_paper():
     paper = Stl10Options(model="stl10/wrn", recipe="paper").full_recipe
     assert (paper.epochs, paper.batch, paper.learning_rate, paper.weight_decay) == (1000, 128, 0.1, 5e-4)
-    factors = [paper.factor(epoch / 1000) for epoch in range(1000)]
+    factors = [paper.lr_multiplier(epoch / 1000) for epoch in range(1000)]
     expected = [1] * 300 + [0.2] * 100 + [0.04] * 200 + [0.008] * 200 + [0.0016] * 200
     assert factors == pytest.approx(expected)
-    (group,) = paper.over([torch.zeros(1, requires_grad=True)]).param_groups
+    (group,) = paper.make_optimizer([torch.zeros(1, requires_grad=True)]).param_groups
     assert (group["momentum"], group["nesterov"], group["weight_decay"]) == (0.9, True, 5e-4)
     assert paper.weights == "last"
     disco = Stl10Options(model="stl10/disco", recipe="paper").full_recipe  # the authors' script
@@ -222,7 +231,7 @@ def test_recipe_of_the_paper():
 
 def test_fast_recipe_is_a_cosine():
     fast = RECIPES["fast"]
-    factors = [fast.factor(step / 200) for step in range(201)]
+    factors = [fast.lr_multiplier(step / 200) for step in range(201)]
     assert factors[0] == 0
     assert factors[10] == max(factors) == 1
     assert factors[105] == pytest.approx(0.5)
@@ -262,9 +271,9 @@ def test_channels_last_changes_rounding_only(pictures, tmp_path, model, monkeypa
 
 def test_batches_for_a_gpu_are_pinned(pictures):
     settings = Stl10Options(format="folder", side=16)
-    lesson = settings.lesson(pictures)
-    assert not training_batches(lesson.train, 4, seed=0).pin_memory
-    batches = _Batches(lesson, settings, torch.contiguous_format)
+    training_data = make_data(settings, pictures)
+    assert not training_batches(training_data.train, 4, seed=0).pin_memory
+    batches = _Batches(training_data, settings, torch.contiguous_format)
     for kind in ("cpu", "cuda"):
         strategy = SimpleNamespace(root_device=torch.device(kind))
         batches.trainer = SimpleNamespace(global_rank=0, world_size=1, strategy=strategy)
@@ -272,26 +281,26 @@ def test_batches_for_a_gpu_are_pinned(pictures):
 
 
 def test_training_images_are_augmented_and_others_are_not(pictures):
-    lesson = Stl10Options(format="folder", side=16, holdout=0.25, seed=3).lesson(pictures)
-    assert isinstance(lesson, TrainingData)
+    training_data = make_data(Stl10Options(format="folder", side=16, holdout=0.25, seed=3), pictures)
+    assert isinstance(training_data, TrainingData)
     images = load_images(pictures, "folder", side=16)["train"]
-    assert len(lesson.train.labels) == 12
-    assert len(lesson.validation.labels) == 4
-    plain = Augmentation(images.mean, images.deviation).normalised(torch.from_numpy(images.images))
+    assert len(training_data.train.labels) == 12
+    assert len(training_data.validation.labels) == 4
+    plain = Augmentation(images.mean, images.deviation).normalize(torch.from_numpy(images.images))
     rows = list(range(4))
-    shown = lesson.validation.prepared(lesson.validation.read(rows, 0), rows, 0)
+    shown = training_data.validation.transform(training_data.validation.read(rows, 0), rows, 0)
     assert all(any(torch.equal(one, other) for other in plain) for one in shown)
-    drawn = [lesson.train.prepared(lesson.train.read(rows, epoch), rows, epoch) for epoch in (0, 0, 1)]
+    drawn = [training_data.train.transform(training_data.train.read(rows, epoch), rows, epoch) for epoch in (0, 0, 1)]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
     assert not any(torch.equal(one, other) for one, other in itertools.product(drawn[0], plain))
 
 
 def test_limited_images_are_of_every_class(pictures):
-    lesson = Stl10Options(format="folder", side=16, limit=6).lesson(pictures)
-    assert set(lesson.train.labels.tolist()) == {0, 1}
-    fewer = Stl10Options(format="folder", side=16, limit=3).lesson(pictures)
-    assert np.array_equal(fewer.train.images, lesson.train.images[:3])
+    training_data = make_data(Stl10Options(format="folder", side=16, limit=6), pictures)
+    assert set(training_data.train.labels.tolist()) == {0, 1}
+    fewer = make_data(Stl10Options(format="folder", side=16, limit=3), pictures)
+    assert np.array_equal(fewer.train.images, training_data.train.images[:3])
 
 
 @pytest.fixture(scope="session")
@@ -311,9 +320,7 @@ def test_own_pictures_are_learned(trained_run, pictures, tmp_path):
     network, facts = trained(run), read_record(run)["facts"]
     for one in bins:  # pictures are read from their files at each size
         images = load_images(pictures, "folder", side=round(16 * one.low))["test"]
-        shown = Augmentation(tuple(facts["mean"]), tuple(facts["deviation"])).normalised(
-            torch.from_numpy(images.images)
-        )
+        shown = Augmentation(tuple(facts["mean"]), tuple(facts["deviation"])).normalize(torch.from_numpy(images.images))
         assert one.errors == int((network(shown).argmax(1).numpy() != images.labels).sum())
 
 
@@ -334,11 +341,11 @@ def test_images_of_stl10_are_resampled(generated):
     for side in (48, 136):
         shown = ImageDataset(images, augment, side=side)
         assert shown.pixels == side**2
-        assert shown.prepared(shown.read(rows, 0), rows, 0).shape == (2, 3, side, side)
+        assert shown.transform(shown.read(rows, 0), rows, 0).shape == (2, 3, side, side)
     constant = images._replace(images=np.full_like(images.images, 100))
     shown = ImageDataset(constant, augment, side=48)
-    small = shown.prepared(shown.read(rows, 0), rows, 0)
-    torch.testing.assert_close(small, augment.normalised(torch.from_numpy(constant.images[:2]))[..., :48, :48])
+    small = shown.transform(shown.read(rows, 0), rows, 0)
+    torch.testing.assert_close(small, augment.normalize(torch.from_numpy(constant.images[:2]))[..., :48, :48])
 
 
 def test_answers_to_other_images_do_not_count(trained_run, pictures, tmp_path, capsys):
@@ -350,13 +357,13 @@ def test_answers_to_other_images_do_not_count(trained_run, pictures, tmp_path, c
     (other / "test" / "x").rename(other / "test" / "standing")
     theirs = evaluate(run, data=other, outside=0)
     assert theirs["errors"] == 10 - mine["errors"]
-    assert theirs["not recorded"].startswith("these are other test images")
+    assert theirs["not recorded"].startswith("these are not the test images")
     assert json.loads((run / "test.json").read_text()) == mine
     copy = shutil.copytree(pictures, tmp_path / "copy")
     assert evaluate(run, data=copy)["not recorded"] is None
     recorded = json.loads((run / "test.json").read_text())
     assert evaluate(run, outside=2)["not recorded"] == "an earlier test had more images"
-    assert evaluate(run, limit=2)["not recorded"] == "the test has 10 images"
+    assert evaluate(run, limit=2)["not recorded"] == "the test set has 10 images"
     assert json.loads((run / "test.json").read_text()) == recorded
     (run / "test.json").write_text("{")
     assert evaluate(run, outside=2)["not recorded"] is None
@@ -371,7 +378,7 @@ def test_a_damaged_picture_is_one_line(trained_run, pictures, tmp_path, capsys):
     other = shutil.copytree(pictures, tmp_path / "other")
     (other / "test" / "lying" / "0.png").write_bytes(b"no picture")
     assert main(["test", str(run), "--data", str(other)]) == 1
-    assert_one_line(capsys, "test", "0.png: this picture cannot be read")
+    assert_one_line(capsys, "test", "0.png: cannot read this image")
 
 
 def test_resume_refuses_other_images(trained_run, pictures, tmp_path, capsys):
@@ -397,12 +404,12 @@ def test_a_record_without_facts_is_one_line(trained_run, tmp_path, left, capsys)
 
 
 DAMAGED = {
-    "no model": ("settings", "model", None, "model is of another kind"),
-    "half an image": ("settings", "limit", 2.5, "limit is of another kind"),
-    "a switch for a number": ("settings", "depth", True, "depth is of another kind"),
-    "no precision": ("settings", "precision", None, "precision is of another kind"),
-    "means that are words": ("facts", "mean", ["a", "b", "c"], "mean is empty or of another kind"),
-    "deviations that are not": ("facts", "deviation", [None] * 3, "deviation is empty or of another kind"),
+    "no model": ("settings", "model", None, "model is empty or of another type"),
+    "half an image": ("settings", "limit", 2.5, "limit is empty or of another type"),
+    "a switch for a number": ("settings", "depth", True, "depth is empty or of another type"),
+    "no precision": ("settings", "precision", None, "precision is empty or of another type"),
+    "means that are words": ("facts", "mean", ["a", "b", "c"], "mean is empty or of another type"),
+    "deviations that are not": ("facts", "deviation", [None] * 3, "deviation is empty or of another type"),
     "no classes": ("facts", "classes", [], "classes is empty"),
 }
 
@@ -430,7 +437,7 @@ def test_a_cut_checkpoint_is_one_line(trained_run, tmp_path, size, capsys):
 @pytest.mark.parametrize("share", [0.99, 0.01])
 def test_held_out_images_leave_some(pictures, tmp_path, share, capsys):
     assert main(folder_words(pictures, tmp_path / "run", "--holdout", share)) == 1
-    assert_one_line(capsys, "train", f"--holdout {share} of 16 images keeps")
+    assert_one_line(capsys, "train", f"--holdout {share} of 16 images leaves")
     assert not (tmp_path / "run").exists()
 
 
@@ -442,8 +449,9 @@ def test_settings_of_another_experiment_are_refused(tmp_path, capsys):
 
 
 def test_large_images_are_shown_a_few_at_a_time(generated):
-    exam = Stl10Options().exam(generated, Stl10Options().lesson(generated).facts, limit=None, outside=7)
-    assert max(map(len, _chunks(exam.sets["2.00"]))) * 192**2 <= 400_000
+    options = Stl10Options()
+    evaluation = make_evaluation(options, generated, make_data(options, generated).metadata, limit=None, outside=7)
+    assert max(map(len, _chunks(evaluation.sets["2.00"]))) * 192**2 <= 400_000
 
 
 def test_best_weights_need_held_out_images(trained_run, capsys):
@@ -454,10 +462,10 @@ def test_best_weights_need_held_out_images(trained_run, capsys):
 def test_decoded_pictures_are_kept(pictures, tmp_path, monkeypatch):
     cache = tmp_path / "cache.safetensors"
     settings = Stl10Options(format="folder", side=16)
-    first = settings.lesson(pictures, cache=cache)
+    first = make_data(settings, pictures, cache=cache)
     assert cache.is_file()
     monkeypatch.setattr("scale_disco.tasks.stl10.folder.decode", None)
-    assert np.array_equal(settings.lesson(pictures, cache=cache).train.images, first.train.images)
+    assert np.array_equal(make_data(settings, pictures, cache=cache).train.images, first.train.images)
 
 
 def test_files_are_read_at_the_side_asked_for(pictures):
@@ -481,15 +489,15 @@ ERRORS = {
     "steps of another network": (["--model", "stl10/sesn-hermite", "--basis-steps", "3"], 1, "--basis-steps is not an"),
     "pools": (["--pools", "median"], 1, "--pools must be one of max, mean, blur, stride, got 'median'"),
     "accumulate": (["--accumulate", "0"], 1, "--accumulate must be at least 1, got 0"),
-    "too many parts": (["--accumulate", "9"], 1, "the last batch has 13, 1 process has it in 9 parts"),
+    "too many parts": (["--accumulate", "9"], 1, "the last batch has 13, for 1 process in 9 micro-batches"),
     "average": (["--ema", "1"], 1, "--ema must be from 0 to below 1, got 1.0"),
-    "learning rate": (["--learning-rate", "-1"], 1, "--learning-rate must be a number from 0 on, got -1.0"),
-    "no number": (["--learning-rate", "nan"], 1, "--learning-rate must be a number from 0 on, got nan"),
+    "learning rate": (["--learning-rate", "-1"], 1, "--learning-rate must be finite and at least 0, got -1.0"),
+    "no number": (["--learning-rate", "nan"], 1, "--learning-rate must be finite and at least 0, got nan"),
     "precision": (["--precision", "8"], 1, "--precision must be one of 32, 16, bf16, got '8'"),
     "no GPU": (["--precision", "16", "--device", "cpu"], 1, "--precision 16 needs a GPU"),
     "format": (["--format", "zip"], 1, "--format must be one of stl10, folder"),
     "side": (["--side", "48"], 1, "other choices need --format folder"),
-    "another experiment": (["--split", "0"], 2, "--split is not a setting of stl10"),
+    "another experiment": (["--split", "0"], 2, "--split is not an option of stl10"),
     "fold": (["--fold", "10"], 1, "fold"),
 }
 
@@ -516,4 +524,4 @@ def test_command_starts_the_same_run():
     )
     narrow = Stl10Options(model="stl10/wrn", dropout=0.0, learning_rate=1e-3).command
     assert narrow.endswith("--width 8 --dropout 0.0 --recipe fast --learning-rate 0.001 --seed 0")
-    assert settings.folder == "stl10-disco-54-16-8-fast-0"
+    assert settings.run_name == "stl10-disco-54-16-8-fast-0"

@@ -11,11 +11,11 @@ pytest.importorskip("lightning", reason="training needs the extra `train`")
 
 from scale_disco.models import create_model
 from scale_disco.tasks.tracking.losses import (
-    _SHARPNESS,
+    _TEMPERATURE,
     TrackerModule,
     balanced_loss,
     distance,
-    right_places,
+    positive_cells,
     scale_scores,
     shift_loss,
     triplet_loss,
@@ -29,18 +29,18 @@ def softplus(x):
     return math.log1p(math.exp(x))
 
 
-def test_right_places_are_those_around_the_true_one():
-    (middle,) = right_places(torch.zeros(1, 2), 17)
+def test_positive_cells_are_those_around_the_true_one():
+    (middle,) = positive_cells(torch.zeros(1, 2), 17)
     assert middle.sum() == 13
     cells = {(int(row) - 8, int(column) - 8) for row, column in middle.nonzero()}
     assert cells == {(y, x) for y in range(-2, 3) for x in range(-2, 3) if abs(x) + abs(y) <= 2}
-    (moved,) = right_places(torch.tensor([[16.0, -24.0]]), 17)  # right by two cells, up by three
+    (moved,) = positive_cells(torch.tensor([[16.0, -24.0]]), 17)  # right by two cells, up by three
     assert torch.equal(moved[:-3, 2:], middle[3:, :-2])
     assert moved.sum() == 13
 
 
 def test_a_place_between_cells_is_not_rounded():
-    (right,) = right_places(torch.tensor([[4.0, 0.0]]), 17)  # half a cell to the right
+    (right,) = positive_cells(torch.tensor([[4.0, 0.0]]), 17)  # half a cell to the right
     columns = right[8].nonzero().flatten().tolist()
     assert columns == [7, 8, 9, 10]
     assert right.sum() == 8
@@ -51,7 +51,7 @@ def test_a_place_between_cells_is_not_rounded():
 @settings(max_examples=50, deadline=None)
 @given(st.floats(-64, 64), st.floats(-64, 64))
 def test_every_place_of_a_map_has_right_cells_and_others(x, y):
-    (right,) = right_places(torch.tensor([[x, y]], dtype=torch.float64), 17)
+    (right,) = positive_cells(torch.tensor([[x, y]], dtype=torch.float64), 17)
     assert 4 <= right.sum() <= 13
     scores = torch.where(right, 100.0, -100.0)[None]
     assert balanced_loss(scores, right[None]) < 1e-6
@@ -90,7 +90,7 @@ def test_shift_loss_by_hand(octaves, shares):
     shifts = torch.zeros(1, 3, 17, 17)
     shifts[0, :, 6, 11] = torch.tensor([0.1, 0.3, -0.2])
     shifts[0, 0, 2, 3] = 0.25
-    logits = _SHARPNESS * shifts[0]
+    logits = _TEMPERATURE * shifts[0]
     total = float(logits.flatten().logsumexp(0))
     cells = {(6, 11): 0.75, (6, 12): 0.25}  # three and a quarter cells to the right, two up
     expected = sum(
@@ -105,7 +105,7 @@ def test_shift_loss_by_hand(octaves, shares):
 
 def test_gradients_of_losses():
     torch.manual_seed(0)
-    right = right_places(torch.tensor([[3.0, -5.0], [30.0, 32.0]]), 9)
+    right = positive_cells(torch.tensor([[3.0, -5.0], [30.0, 32.0]]), 9)
     place = torch.randn(2, 9, 9, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: balanced_loss(x, right), place)
     assert torch.autograd.gradcheck(lambda x: triplet_loss(x, right), place)
@@ -124,7 +124,7 @@ def test_distance_is_counted_in_cells():
 def test_scores_become_logits():
     net = create_model("track/siamfc+")
     torch.manual_seed(0)
-    right = right_places(torch.tensor([[3.0, -5.0], [30.0, 32.0]]), 17)
+    right = positive_cells(torch.tensor([[3.0, -5.0], [30.0, 32.0]]), 17)
     raw = torch.randn(2, 17, 17) * 40 + 3000 + 90 * right
     scale_scores(net, 0.1 * raw, right)
     logits = net.gain * raw + net.offset
@@ -147,20 +147,20 @@ def test_last_stages_learn_and_norms_keep_their_statistics():
     learning, training = frozen_and_learning(module)
     assert learning == [True] * 4 + [False] * 4
     assert not any(training)
-    assert not module.waiting
-    assert sum(one.numel() for one in module.learned()) == 1_219_584
+    assert not module.unfreezes
+    assert sum(one.numel() for one in module.trainable()) == 1_219_584
 
 
 def test_the_paper_opens_stage_after_stage():
     chosen = TrackerOptions(model="track/siamfc+", recipe="paper")
-    assert [chosen.open_stages(epoch) for epoch in (0, 3, 4, 9, 14, 24, 29, 34, 49)] == [1, 1, 2, 3, 4, 5, 6, 8, 8]
+    assert [chosen.trained_stages(epoch) for epoch in (0, 3, 4, 9, 14, 24, 29, 34, 49)] == [1, 1, 2, 3, 4, 5, 6, 8, 8]
     module = TrackerModule(create_model("track/siamfc+"), chosen, steps=2)
-    assert module.waiting
-    assert len(module.learned()) == len(list(module.network.parameters()))
-    module._open(2)
+    assert module.unfreezes
+    assert len(module.trainable()) == len(list(module.network.parameters()))
+    module._unfreeze(2)
     learning, training = frozen_and_learning(module)
     assert learning == training == [True] * 2 + [False] * 6
     one = TrackerModule(
         create_model("track/siamfc+"), TrackerOptions(model="track/siamfc+", recipe="paper", stages=3), steps=2
     )
-    assert not one.waiting
+    assert not one.unfreezes

@@ -15,13 +15,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+pytest.importorskip("lightning", reason="training needs the extra `train`")
+
 from scale_disco.cli import main
 from scale_disco.models import create_model, list_models
 from scale_disco.tasks.runs.evaluate import trained
 from scale_disco.tasks.runs.record import read_record
 from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.networks import Siamese
-from scale_disco.tasks.tracking.training import CropPairDataset, TrackerOptions
+from scale_disco.tasks.tracking.training import CropPairDataset, TrackerOptions, make_data
 from tests.tasks.runs.trial import assert_one_line
 from tests.tasks.tracking.videos import write_videos
 
@@ -160,7 +162,7 @@ def test_a_network_learns_to_find(videos, tmp_path):
 
 @pytest.fixture(scope="module")
 def pairs(videos):
-    return CropPairDataset(read_sequences(videos)[:3], 11, TrackerOptions().course, seed=7)
+    return CropPairDataset(read_sequences(videos)[:3], 11, TrackerOptions().unfreezing, seed=7)
 
 
 def test_pairs_depend_on_seed_epoch_and_row_alone(pairs):
@@ -168,20 +170,20 @@ def test_pairs_depend_on_seed_epoch_and_row_alone(pairs):
     assert together.shape == (3, 6, 255, 255)
     assert torch.equal(pairs.read([9], 2)[0], together[2])
     torch.manual_seed(1)
-    again = CropPairDataset(pairs.videos, 11, pairs.course, seed=7)
+    again = CropPairDataset(pairs.videos, 11, pairs.schedule, seed=7)
     assert torch.equal(again.read([5], 2)[0], together[1])
-    assert torch.equal(again.answers([0, 5, 9], 2), pairs.answers([0, 5, 9], 2))
-    drawn = [pairs.answers(range(11), 2), pairs.answers(range(11), 3)]
-    drawn.append(CropPairDataset(pairs.videos, 11, pairs.course, seed=8).answers(range(11), 2))
+    assert torch.equal(again.targets([0, 5, 9], 2), pairs.targets([0, 5, 9], 2))
+    drawn = [pairs.targets(range(11), 2), pairs.targets(range(11), 3)]
+    drawn.append(CropPairDataset(pairs.videos, 11, pairs.schedule, seed=8).targets(range(11), 2))
     for one, other in itertools.combinations(torch.cat(drawn), 2):
         assert not torch.equal(one, other)
 
 
 def test_videos_are_drawn_evenly(pairs):
     for epoch in range(3):
-        counts = Counter(pairs._drawn(row, epoch)[0].name for row in range(len(pairs)))
+        counts = Counter(pairs._draw(row, epoch)[0].name for row in range(len(pairs)))
         assert sorted(counts.values()) == [3, 4, 4]
-    firsts = {pairs._drawn(0, epoch)[0].name for epoch in range(20)}
+    firsts = {pairs._draw(0, epoch)[0].name for epoch in range(20)}
     assert len(firsts) == 3
 
 
@@ -192,14 +194,14 @@ def test_reading_leaves_threads_as_they_were(pairs):
 
 
 def test_held_out_videos_are_not_trained_on(videos):
-    lesson = TrackerOptions(holdout=0.3).lesson(videos)
-    held, kept = ({video.name for video in part.videos} for part in (lesson.validation, lesson.train))
+    training_data = make_data(TrackerOptions(holdout=0.3), videos)
+    held, kept = ({video.name for video in part.videos} for part in (training_data.validation, training_data.train))
     assert (len(held), len(kept)) == (3, 7)
     assert not held & kept
-    other = TrackerOptions(holdout=0.3, seed=3).lesson(videos)
+    other = make_data(TrackerOptions(holdout=0.3, seed=3), videos)
     assert {video.name for video in other.validation.videos} == held
-    assert TrackerOptions(holdout=0.0).lesson(videos).validation is None
-    assert TrackerOptions(limit=4, holdout=0.0).lesson(videos).facts["videos"] == 4
+    assert make_data(TrackerOptions(holdout=0.0), videos).validation is None
+    assert make_data(TrackerOptions(limit=4, holdout=0.0), videos).metadata["videos"] == 4
 
 
 @pytest.fixture(scope="session")
@@ -222,7 +224,7 @@ def test_resume_refuses_other_videos(tracker_run, videos, tmp_path, capsys):
 
 def test_a_tracker_is_tested_elsewhere(tracker_run, capsys):
     assert main(["test", str(tracker_run)]) == 1
-    assert_one_line(capsys, "test", "a tracker is tested on videos, by disco otb ROOT --tracker RUN")
+    assert_one_line(capsys, "test", "a run of tracker is tested by disco otb ROOT --tracker RUN")
 
 
 def test_tables_leave_trackers_out(tracker_run, capsys):
@@ -257,12 +259,12 @@ ERRORS = {
     "a pair left over": (["--pairs", "5", "--batch", "2"], 1, "the last batch has 1"),
     "zoom": (["--zoom", "3"], 1, "--zoom must be from 0 to 2, got 3.0"),
     "shift": (["--shift", "nan"], 1, "--shift must be from 0 to 64, got nan"),
-    "weight of scales": (["--scale-weight", "-1"], 1, "--scale-weight must be a number from 0 on, got -1.0"),
-    "too much held out": (["--holdout", "0.96"], 1, "--holdout 0.96 of 10 videos keeps 10 for validation"),
-    "too little held out": (["--holdout", "0.01"], 1, "--holdout 0.01 of 10 videos keeps 0 for validation"),
+    "weight of scales": (["--scale-weight", "-1"], 1, "--scale-weight must be finite and at least 0, got -1.0"),
+    "too much held out": (["--holdout", "0.96"], 1, "--holdout 0.96 of 10 videos leaves 10 for validation"),
+    "too little held out": (["--holdout", "0.01"], 1, "--holdout 0.01 of 10 videos leaves 0 for validation"),
     "no weights": (["--pretrained", "nowhere.safetensors"], 1, "nowhere.safetensors"),
-    "cache": (["--cache", "x"], 1, "--cache keeps the decoded pictures"),
-    "another experiment": (["--depth", "10"], 2, "--depth is not a setting of tracker"),
+    "cache": (["--cache", "x"], 1, "--cache stores the decoded images"),
+    "another experiment": (["--depth", "10"], 2, "--depth is not an option of tracker"),
 }
 
 
@@ -287,12 +289,12 @@ def test_missing_videos_are_one_line(tmp_path, capsys):
 
 def test_recipe_of_the_paper():
     recipe = TrackerOptions(recipe="paper").full_recipe
-    optimiser = recipe.over([torch.nn.Parameter(torch.zeros(1))])
-    assert (optimiser.defaults["nesterov"], optimiser.defaults["momentum"]) == (False, 0.9)
-    rates = [recipe.learning_rate * recipe.factor((epoch + 0.5) / 50) for epoch in (0, 1, 49)]
+    optimizer = recipe.make_optimizer([torch.nn.Parameter(torch.zeros(1))])
+    assert (optimizer.defaults["nesterov"], optimizer.defaults["momentum"]) == (False, 0.9)
+    rates = [recipe.learning_rate * recipe.lr_multiplier((epoch + 0.5) / 50) for epoch in (0, 1, 49)]
     assert rates == pytest.approx([1e-2, 10 ** (-2 - 3 / 49), 1e-5])
-    course = TrackerOptions(recipe="paper").course
-    assert (course.pairs, course.shift, recipe.batch, recipe.clip) == (450_000, 4, 24, 10)
+    schedule = TrackerOptions(recipe="paper").unfreezing
+    assert (schedule.pairs, schedule.shift, recipe.batch, recipe.clip) == (450_000, 4, 24, 10)
 
 
 def test_command_starts_the_same_run():
@@ -301,4 +303,4 @@ def test_command_starts_the_same_run():
         "disco train tracker --model track/disco --pretrained resnet50.safetensors --stages 2 --zoom 0.3 "
         "--recipe small --seed 0"
     )
-    assert settings.folder == "track-disco-small-0"
+    assert settings.run_name == "track-disco-small-0"

@@ -1,4 +1,4 @@
-"""Runs beside the paper's Table 1."""
+"""Runs next to the paper's Table 1."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import NamedTuple, Self
 
 from ...models import list_models
 from ..io.report import table
-from ..runs.groups import RunGroup, TableRow, pooled
-from ..runs.outcomes import Outcome
 from ..runs.plots import Point
-from .training import RECIPES, MnistScaleOptions
+from ..runs.tables import Outcome, RunGroup, TableRow, pooled
+from .training import RECIPES
 
 
 class Table1Entry(NamedTuple):
-    """A row of Table 1: errors in per cent with their deviations over six realisations, and Eq. 14; what it has."""
+    """A row of Table 1: errors in percent with their std over six splits, and Eq. 14, as far as the paper has them."""
 
     name: str
     plain: tuple[float, float] | None
@@ -43,44 +42,41 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Table1(RunGroup):
-    """Networks of a size, on realisations of the same size, trained for the same time."""
+    """Networks of one family, on splits of the same size, trained by the same recipe."""
 
     models: list[str]
 
-    settings = MnistScaleOptions
+    experiment = "mnist-scale"
     paper = PAPER
     data_of_paper = "MNIST-scale"
-    together = staticmethod(pooled)  # every realisation has test images of its own
+    merge = staticmethod(pooled)  # every split has test images of its own
 
     @classmethod
-    def sort(cls, found: Iterable[Outcome]) -> list[Self]:
+    def sort(cls, outcomes: Iterable[Outcome]) -> list[Self]:
         groups: dict[tuple[str, str], list[Outcome]] = {}
-        for one in found:
-            family = one.settings.model.partition("/")[0]
-            recipe = one.settings.full_recipe
-            stretched = "" if recipe == RECIPES[one.settings.recipe] else f" stretched to {recipe.epochs} epochs"
-            data = "MNIST-scale, mini stand-in" if one.settings.split == "mini" else "MNIST-scale"
-            data += "" if one.settings.limit is None else f", {one.settings.limit} training images"
+        for outcome in outcomes:
+            options, recipe = outcome.options, outcome.options.full_recipe
+            family = options.model.partition("/")[0]
+            stretched = "" if recipe == RECIPES[options.recipe] else f" stretched to {recipe.epochs} epochs"
+            data = "MNIST-scale, mini stand-in" if options.split == "mini" else "MNIST-scale"
+            data += "" if options.limit is None else f", {options.limit} training images"
             data += ", small networks" if family == "digits" else ""
-            groups.setdefault((f"{data}, recipe {one.settings.recipe}{stretched}", family), []).append(one)
+            groups.setdefault((f"{data}, recipe {options.recipe}{stretched}", family), []).append(outcome)
         return [cls(title, members, list_models(family)) for (title, family), members in groups.items()]
 
-    def contests(self) -> dict[str, list[TableRow]]:
+    def comparisons(self) -> dict[str, list[TableRow]]:
+        members: dict[tuple[str, bool], list[Outcome]] = {}
+        for outcome in self.outcomes:
+            members.setdefault((outcome.options.model, outcome.options.augment), []).append(outcome)
         return {
-            name: [
-                TableRow(
-                    PAPER[model].name,
-                    [one for one in self.outcomes if (one.settings.model, one.settings.augment) == (model, augment)],
-                )
-                for model in self.models
-            ]
+            name: [TableRow(PAPER[model].name, members.get((model, augment), [])) for model in self.models]
             for name, augment in (("MNIST", False), ("MNIST+", True))
         }
 
     def table(self) -> str:
         header = ["model", "MNIST", "paper", "MNIST+", "paper", "Eq. 14", "paper", "parameters", "s / epoch"]
         rows = []
-        for model, plain, augmented in zip(self.models, *self.contests().values(), strict=True):
+        for model, plain, augmented in zip(self.models, *self.comparisons().values(), strict=True):
             paper = PAPER[model]
             both = TableRow(paper.name, plain.outcomes + augmented.outcomes)
             row = [paper.name]
@@ -94,8 +90,8 @@ class Table1(RunGroup):
         return table(header, rows, markdown=True)
 
     def points(self) -> list[Point]:
-        """Of every model tested without augmentation."""
-        return [row.point(row.name) for row in self.contests()["MNIST"] if row.equivariance is not None]
+        """Return those of every model trained without augmentation."""
+        return [row.point() for row in self.comparisons()["MNIST"] if row.equivariance is not None]
 
     @classmethod
     def points_of_paper(cls) -> list[Point]:

@@ -1,4 +1,4 @@
-"""The experiment of Table 1: digits of many scales."""
+"""Training on MNIST-scale, the experiment of Table 1."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from ...models import create_model, list_models
 from ..equivariance.networks import error_of_layers
 from ..io.samples import scaled_digits
-from ..runs.batches import LabeledDataset, seed_of
-from ..runs.options import Evaluation, Progress, RunOptions, ScaleBin, TrainingData, setting
+from ..runs.batches import LabeledDataset, combined_seed
+from ..runs.experiments import Evaluation, Experiment, ScaleBin, TrainingData
+from ..runs.options import RunOptions, option
 from ..runs.recipe import Recipe
 from .data import FACTORS, SIDE, SPLITS, Digits, load, scaled
 from .networks import SCALES
 
-_MEAN, _DEVIATION = 0.0607, 0.2161
+_MEAN, _STD = 0.0607, 0.2161
 _AUGMENTATION = (0.5, 2.0)
 # Scales outside the training range, and the canvas that holds them.
 _OUTSIDE = {"smaller": ((0.15, 0.3), SIDE), "larger": ((1.0, 2.0), 2 * SIDE)}
@@ -43,99 +44,100 @@ MODELS = [*list_models("mnist"), *list_models("digits")]
 
 @dataclass(frozen=True)
 class MnistScaleOptions(RunOptions):
-    """RunOptions of a run on MNIST-scale."""
+    """Options of a run on MNIST-scale."""
 
     experiment = "mnist-scale"
-    subject = "digits"
-    seen = FACTORS
-    models = MODELS
     recipes = RECIPES
     named = ("model", "split", "recipe", "seed")
-    words = {"split": SPLITS}  # noqa: RUF012
 
-    model: str = setting("mnist/disco", f"network: {', '.join(MODELS)}")
-    split: str = setting("0", f"realisation of MNIST-scale: {', '.join(SPLITS)}")
-    augment: bool = setting(False, 'scale training images by a random factor from 0.5 to 2 (the paper\'s "+")')
-    recipe: str = setting(
-        "fast", "schedule: paper (60 epochs in three steps), fast (one cycle of 7) or quick (of 4, for small networks)"
+    model: str = option("mnist/disco", f"network: {', '.join(MODELS)}", choices=MODELS)
+    recipe: str = option(
+        "fast", "paper (60 epochs, three steps), fast (7, one cycle) or quick (4, for small networks)", choices=RECIPES
     )
-    epochs: int | None = setting(None, "another number of epochs; the schedule is stretched to it")
-    limit: int | None = setting(None, "training and validation images at most, for trials")
-    seed: int = setting(0, "of weights, order and augmentation")
+    split: str = option("0", f"split of MNIST-scale: {', '.join(SPLITS)}", choices=SPLITS)
+    augment: bool = option(False, 'scale training images by a random factor from 0.5 to 2 (the paper\'s "+")')
 
     @property
-    def folder(self) -> str:
+    def run_name(self) -> str:
         augment = "+" if self.augment else ""
         return f"{self.model.replace('/', '-')}{augment}-{self.split}-{self.recipe}-{self.seed}"
 
-    def lesson(self, data: Path, *, cache: Path | None = None, progress: Progress | None = None) -> TrainingData:
-        if cache is not None:
-            raise ValueError("--cache keeps the decoded pictures of stl10 --format folder")
-        parts = load(data, self.split)
-        train, validation = (Digits(*(column[: self.limit] for column in parts[name])) for name in ("train", "val"))
-        return TrainingData(DigitDataset(train, self.seed if self.augment else None), DigitDataset(validation), {})
 
-    def network(self, facts: Mapping[str, Any]) -> nn.Module:
-        return create_model(self.model, augmented=self.augment)
+def make_data(options: MnistScaleOptions, folder: Path) -> TrainingData:
+    """Read the training and validation images of a split."""
+    parts = load(folder, options.split)
+    train, validation = (Digits(*(column[: options.limit] for column in parts[name])) for name in ("train", "val"))
+    return TrainingData(DigitDataset(train, options.seed if options.augment else None), DigitDataset(validation), {})
 
-    def exam(self, data: Path, facts: Mapping[str, Any], *, limit: int | None, outside: int) -> Evaluation:
-        parts = load(data, self.split)
-        sets = {"test": Digits(*(column[:limit] for column in parts["test"]))}
-        for kind, (factors, side) in _OUTSIDE.items():
-            if outside:
-                sets[kind] = _rescaled(parts["rest"], outside, factors, side)
-        return Evaluation(
-            {kind: DigitDataset(digits) for kind, digits in sets.items()},
-            len(parts["test"].labels),
-            10,
-            True,
-            "",
-            lambda kind, errors: _bins(kind, sets[kind].factors, errors),
-            # The bases of SESN hold rounded scales, which stand for these.
-            partial(error_of_layers, images=scaled_digits(parts["rest"].images, 64, 0), scales=SCALES, border=0),
-        )
+
+def make_model(options: MnistScaleOptions, metadata: Mapping[str, Any]) -> nn.Module:
+    """Return the network."""
+    return create_model(options.model, augmented=options.augment)
+
+
+def make_evaluation(
+    options: MnistScaleOptions, folder: Path, metadata: Mapping[str, Any], *, limit: int | None, outside: int
+) -> Evaluation:
+    """Return the test images, and images of scales outside the training range."""
+    parts = load(folder, options.split)
+    sets = {"test": Digits(*(column[:limit] for column in parts["test"]))}
+    for kind, (factors, side) in _OUTSIDE.items():
+        if outside:
+            sets[kind] = _rescaled(parts["rest"], outside, factors, side)
+    return Evaluation(
+        sets={kind: DigitDataset(digits) for kind, digits in sets.items()},
+        total=len(parts["test"].labels),
+        classes=10,
+        same_data=True,
+        cache_key="",
+        bins=lambda kind, errors: _bins(kind, sets[kind].factors, errors),
+        equivariance_error=partial(  # with the exact scales: the bases of SESN have rounded ones
+            error_of_layers, images=scaled_digits(parts["rest"].images, 64, 0), scales=SCALES, border=0
+        ),
+    )
+
+
+EXPERIMENT = Experiment(
+    MnistScaleOptions, make_data, make_model, make_evaluation, subject="digits", training_scales=FACTORS
+)
 
 
 class DigitDataset(LabeledDataset):
-    """Digits, each scaled anew every epoch if there is a seed for that."""
+    """Digits; with a seed, each is scaled by another random factor every epoch."""
 
     def __init__(self, digits: Digits, seed: int | None = None) -> None:
         self.images, self.labels, self.seed = digits.images, digits.labels, seed
-
-    @property
-    def pixels(self) -> int:
-        return int(self.images[0].size)
+        self.pixels = int(self.images[0].size)
 
     def read(self, rows: Sequence[int], epoch: int) -> Tensor:
         images = self.images[rows]
         if self.seed is not None:
-            factors = (random.Random(seed_of(self.seed, epoch, row)).uniform(*_AUGMENTATION) for row in rows)
+            factors = (random.Random(combined_seed(self.seed, epoch, row)).uniform(*_AUGMENTATION) for row in rows)
             images = np.stack([scaled(image, factor) for image, factor in zip(images, factors, strict=True)])
-        return normalised(images)
+        return normalize(images)
 
 
-def normalised(images: np.ndarray) -> Tensor:
-    """Images uint8 [N, H, W] as the networks take them, [N, 1, H, W]."""
-    return ((torch.tensor(images, dtype=torch.float32) / 255 - _MEAN) / _DEVIATION)[:, None]
+def normalize(images: np.ndarray) -> Tensor:
+    """Normalize images uint8 [N, H, W] for the networks, [N, 1, H, W]."""
+    return ((torch.tensor(images, dtype=torch.float32) / 255 - _MEAN) / _STD)[:, None]
 
 
 def _rescaled(digits: Digits, count: int, factors: tuple[float, float], side: int) -> Digits:
-    """Some digits at other scales; fewer of them are the first of more."""
-    draw = random.Random(0)
+    """Return digits at random other scales; a smaller count gives the first of a larger one."""
+    generator = random.Random(0)
     rows = list(range(len(digits.labels)))
-    draw.shuffle(rows)
+    generator.shuffle(rows)
     rows = rows[:count]
-    chosen = [draw.uniform(*factors) for _ in rows]
-    images = [scaled(digits.images[row], factor, side) for row, factor in zip(rows, chosen, strict=True)]
-    return Digits(np.stack(images), digits.labels[rows], np.array(chosen))
+    drawn = [generator.uniform(*factors) for _ in rows]
+    images = [scaled(digits.images[row], factor, side) for row, factor in zip(rows, drawn, strict=True)]
+    return Digits(np.stack(images), digits.labels[rows], np.array(drawn))
 
 
 def _bins(kind: str, factors: np.ndarray, errors: np.ndarray) -> list[ScaleBin]:
     edges = _EDGES[kind]
-    last = edges[-1]
-    found = []
+    bins = []
     for low, high in pairwise(edges):
-        inside = (factors >= low) & ((factors < high) | (high == last))
+        inside = (factors >= low) & ((factors < high) | (high == edges[-1]))
         if inside.any():
-            found.append(ScaleBin(kind, low, high, int(inside.sum()), int(errors[inside].sum())))
-    return found
+            bins.append(ScaleBin(kind, low, high, int(inside.sum()), int(errors[inside].sum())))
+    return bins

@@ -1,4 +1,4 @@
-"""What networks are shown, in batches: in an order and with an augmentation that depend on seed and epoch alone."""
+"""Datasets and batches, in an order and with an augmentation that depend on nothing but seed and epoch."""
 
 from __future__ import annotations
 
@@ -13,31 +13,28 @@ from torch import Tensor
 from torch.utils import data
 from torch.utils.data import DataLoader, Sampler
 
-_EVALUATED, _PIXELS = 250, 400_000  # images, and their pixels, at a time where nothing is learned
+_BATCH, _PIXELS = 250, 400_000  # maximum number of images, and of their pixels, in a batch without gradients
 
 
 class Dataset(ABC):
-    """What a network is shown, some rows at a time, and what it is to answer."""
+    """Images with targets, read several rows at a time."""
+
+    pixels: int  # of an image, which bound the batch size without gradients
 
     @abstractmethod
     def __len__(self) -> int:
-        """Rows of an epoch."""
-
-    @property
-    @abstractmethod
-    def pixels(self) -> int:
-        """Of an image, which say what it costs."""
+        """Rows per epoch."""
 
     @abstractmethod
     def read(self, rows: Sequence[int], epoch: int) -> Tensor:
-        """Images [B, C, H, W] from where they are kept."""
+        """Return images [B, C, H, W] as they are stored."""
 
     @abstractmethod
-    def answers(self, rows: Sequence[int], epoch: int) -> Tensor:
-        """What is right for these images, [B, ...]."""
+    def targets(self, rows: Sequence[int], epoch: int) -> Tensor:
+        """Return targets [B, ...]."""
 
-    def prepared(self, images: Tensor, rows: Sequence[int], epoch: int) -> Tensor:
-        """What has been read as a network takes it; done where the network is."""
+    def transform(self, images: Tensor, rows: Sequence[int], epoch: int) -> Tensor:
+        """Return what the network takes, from images that were read; runs on the network's device."""
         return images
 
 
@@ -49,68 +46,57 @@ class LabeledDataset(Dataset):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def answers(self, rows: Sequence[int], epoch: int) -> Tensor:
+    def targets(self, rows: Sequence[int], epoch: int) -> Tensor:
         return torch.from_numpy(self.labels[rows].astype(np.int64))
 
 
 class Batch(NamedTuple):
-    """Images as they were read, what is right, rows; and the share in the gradient, 1 on average over the parts."""
+    """Images as read, targets and rows; and the weight of its gradient, 1 on average over micro-batches."""
 
     images: Tensor
     labels: Tensor
     rows: list[int]
-    share: float
+    weight: float
 
 
-class _Key(NamedTuple):
-    epoch: int
-    rows: list[int]
-    share: float
+_Key = tuple[int, list[int], float]  # epoch, rows, weight
 
 
-def seed_of(*parts: int) -> int:
-    """One seed from several numbers."""
+def combined_seed(*parts: int) -> int:
+    """Return one seed from several numbers."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8]) >> 1
 
 
 def training_batches(
-    shown: Dataset, batch: int, *, seed: int, parts: int = 1, rank: int = 0, world: int = 1, pin: bool = False
+    dataset: Dataset, batch: int, *, seed: int, parts: int = 1, rank: int = 0, world: int = 1, pin: bool = False
 ) -> DataLoader[Batch]:
-    """Batches in a new order every epoch.
+    """Return a loader of batches in a new order every epoch.
 
-    Args:
-        shown: The images.
-        batch: Images of a step.
-        seed: Of the order.
-        parts: Of a batch that come one after the other.
-        rank: Which of the processes this is.
-        world: Processes, each of which has its share of every part.
-        pin: Keep batches in memory that a GPU reads faster.
+    Batches are divided into `parts` micro-batches, and these between `world` processes, of which this is the `rank`-th.
     """
-    order = _Order(len(shown), batch, seed, parts, rank, world)
-    return _loader(shown, order, pin)
+    return _loader(dataset, _BatchSampler(len(dataset), batch, seed, parts, rank, world), pin)
 
 
-def evaluation_batches(shown: Dataset, *, rank: int = 0, world: int = 1, pin: bool = False) -> DataLoader[Batch]:
-    """All images once, in their order; each process has its share."""
-    rows = list(range(len(shown)))[rank::world]
-    size = at_a_time(shown, _EVALUATED)
-    keys = [_Key(0, rows[start : start + size], 1.0) for start in range(0, len(rows), size)]
-    return _loader(shown, keys, pin)
+def evaluation_batches(dataset: Dataset, *, rank: int = 0, world: int = 1, pin: bool = False) -> DataLoader[Batch]:
+    """Return a loader of all images once, in order; processes share them."""
+    rows = list(range(len(dataset)))[rank::world]
+    size = evaluation_batch_size(dataset, _BATCH)
+    keys: list[_Key] = [(0, rows[start : start + size], 1.0) for start in range(0, len(rows), size)]
+    return _loader(dataset, keys, pin)
 
 
-def at_a_time(shown: Dataset, most: int) -> int:
-    """How many images a network is shown at once where nothing is learned: fewer where they are large."""
-    return min(most, max(1, _PIXELS // shown.pixels))
+def evaluation_batch_size(dataset: Dataset, maximum: int) -> int:
+    """Return the batch size without gradients: smaller for larger images."""
+    return min(maximum, max(1, _PIXELS // dataset.pixels))
 
 
-def _loader(shown: Dataset, keys: Sampler[_Key] | list[_Key], pin: bool) -> DataLoader[Batch]:
-    # The generator is there so that the loader draws nothing from the global one.
-    return DataLoader(_Set(shown), sampler=keys, batch_size=None, generator=torch.Generator(), pin_memory=pin)
+def _loader(dataset: Dataset, keys: Sampler[_Key] | list[_Key], pin: bool) -> DataLoader[Batch]:
+    # With a generator of its own, the loader draws nothing from the global one.
+    return DataLoader(_ByKey(dataset), sampler=keys, batch_size=None, generator=torch.Generator(), pin_memory=pin)
 
 
-class _Order(Sampler[_Key]):
-    """Rows of every batch of an epoch. Lightning calls `set_epoch`."""
+class _BatchSampler(Sampler[_Key]):
+    """Rows of every micro-batch of an epoch. Lightning calls `set_epoch`."""
 
     def __init__(self, count: int, batch: int, seed: int, parts: int, rank: int, world: int) -> None:
         self.count, self.batch, self.seed = count, batch, seed
@@ -124,17 +110,17 @@ class _Order(Sampler[_Key]):
         return -(-self.count // self.batch) * self.parts
 
     def __iter__(self) -> Iterator[_Key]:
-        generator = torch.Generator().manual_seed(seed_of(self.seed, self.epoch))
-        for whole in torch.split(torch.randperm(self.count, generator=generator), self.batch):
-            for part in torch.tensor_split(whole, self.parts):
-                mine = part[self.rank :: self.world].tolist()
-                yield _Key(self.epoch, mine, len(mine) * self.world * self.parts / len(whole))
+        generator = torch.Generator().manual_seed(combined_seed(self.seed, self.epoch))
+        for batch in torch.split(torch.randperm(self.count, generator=generator), self.batch):
+            for part in torch.tensor_split(batch, self.parts):
+                rows = part[self.rank :: self.world].tolist()
+                yield self.epoch, rows, len(rows) * self.world * self.parts / len(batch)
 
 
-class _Set(data.Dataset[Batch]):
-    def __init__(self, shown: Dataset) -> None:
-        self.shown = shown
+class _ByKey(data.Dataset[Batch]):
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
 
     def __getitem__(self, key: _Key) -> Batch:
-        images, answers = self.shown.read(key.rows, key.epoch), self.shown.answers(key.rows, key.epoch)
-        return Batch(images, answers, key.rows, key.share)
+        epoch, rows, weight = key
+        return Batch(self.dataset.read(rows, epoch), self.dataset.targets(rows, epoch), rows, weight)

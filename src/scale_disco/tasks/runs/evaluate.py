@@ -1,13 +1,12 @@
-"""A trained network on the test images, and on images smaller and larger than any it was trained on."""
+"""Evaluation of a trained network: test images, and images smaller and larger than any in training."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import json
 import time
-from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ from ...files import plain, read_bytes, reason, write
 from ...models.checkpoints import check_fit
 from ..io.arrays import parse_npz
 from ..io.report import machine, today, versions
-from .batches import LabeledDataset, at_a_time
-from .options import Evaluation, Progress, ScaleBin
-from .record import ANSWERS, BEST, LAST, TESTED, read_checkpoint, read_record, read_tested, settings_of
+from .batches import LabeledDataset, evaluation_batch_size
+from .experiments import EXPERIMENTS, Evaluation, Progress, ScaleBin
+from .record import BEST, LAST, METADATA, PREDICTIONS, TESTED, options_of, read_checkpoint, read_record, read_tested
 
-_CHUNK = 125  # images at a time, at most
-_LARGEST = 1 << 26  # bytes of a file of answers
-_SAVED_EVERY = 20.0  # seconds
+_BATCH = 125  # maximum number of images
+_MAX_BYTES = 1 << 26  # of a prediction cache
+_SAVE_INTERVAL = 20.0  # seconds
 
 
 def evaluate(
@@ -39,106 +38,110 @@ def evaluate(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure a run; stopped in between, it goes on where it was.
+    """Test a run, or resume its test.
 
-    A test of all images of the data set that it was trained on, with the weights that the recipe names, of a finished
-    run, is written into its folder as `test.json`, unless that has a test of more images.
+    The result is written to `test.json` in the folder of the run if the run is finished, the test covers the whole
+    test set of its data with the weights that the recipe names, and no earlier test had more images.
 
     Args:
         run: Folder of the run.
-        data: Folder of the data; the one that the run was trained on by default.
-        checkpoint: "best" or "last" weights; those of the recipe by default.
-        limit: Test images at most; all by default.
-        outside: Images at most of other scales than those in training, on either side.
+        data: Folder of the data (default: the one of the training).
+        checkpoint: "best" or "last" weights (default: the recipe's).
+        limit: Maximum number of test images (default: all).
+        outside: Maximum number of images smaller, and larger, than those in training.
         device: Where the network runs.
-        progress: Called with the images done and to do.
+        progress: Called with the pixels done and the total.
     """
     record = read_record(run)
-    settings = settings_of(record)
-    facts = record.get("facts", {})
-    checkpoint = checkpoint or settings.full_recipe.weights
+    options, metadata = options_of(record), record.get(METADATA, {})
+    checkpoint = checkpoint or options.full_recipe.weights
     network = trained(run, checkpoint)
     fingerprint = hashlib.sha256(_weights(run, checkpoint).read_bytes()).hexdigest()
-    exam = settings.exam(data or Path(record["data"]), facts, limit=limit, outside=outside)
+    experiment = EXPERIMENTS[options.experiment]
+    if experiment.make_evaluation is None:
+        raise ValueError(f"a run of {options.experiment} is tested by {experiment.test_command}")
+    evaluation = experiment.make_evaluation(
+        options, data or Path(record["data"]), metadata, limit=limit, outside=outside
+    )
     start = time.monotonic()
-    memory = _PredictionCache(run / ANSWERS[checkpoint], fingerprint + exam.key, exam.classes)
-    answers = _answers(network.to(device), exam.sets, memory, device, progress)
-    errors = {kind: answers[kind] != shown.labels for kind, shown in exam.sets.items()}
+    cache = _PredictionCache(run / PREDICTIONS[checkpoint], fingerprint + evaluation.cache_key, evaluation.classes)
+    predictions = _predict(network.to(device), evaluation.sets, cache, device, progress)
+    errors = {name: predictions[name] != dataset.labels for name, dataset in evaluation.sets.items()}
     result = {
-        "experiment": settings.experiment,
-        "settings": settings.as_dict(),
+        "experiment": options.experiment,
+        "settings": options.as_dict(),
         "checkpoint": checkpoint,
         "epochs": len(record["epochs"]),
-        "complete": record["status"] == "finished" and exam.same and len(errors["test"]) == exam.images,
+        "complete": record["status"] == "finished" and evaluation.same_data and len(errors["test"]) == evaluation.total,
         "images": len(errors["test"]),
         "errors": int(errors["test"].sum()),
-        "by scale": [dataclasses.asdict(one) for kind in exam.sets for one in exam.bins(kind, errors[kind])],
-        "equivariance error": exam.equivariance(network.cpu()),
+        "by scale": [asdict(scale_bin) for name in errors for scale_bin in evaluation.bins(name, errors[name])],
+        "equivariance error": evaluation.equivariance_error(network.cpu()),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "seconds": round(time.monotonic() - start, 1),
         "versions": versions(),
         "machine": machine(),
         "date": today(),
     }
-    result["not recorded"] = _why_not(run, record, exam, result)
+    result["not recorded"] = _reason_not_to_record(run, record, evaluation, result)
     if result["not recorded"] is None:
         write(run / TESTED, f"{json.dumps(result, indent=1)}\n".encode())
     return result
 
 
-def _why_not(run: Path, record: dict[str, Any], exam: Evaluation, result: dict[str, Any]) -> str | None:
-    """What keeps a result out of the folder of its run."""
-    weights = settings_of(record).full_recipe.weights
+def _reason_not_to_record(
+    run: Path, record: dict[str, Any], evaluation: Evaluation, result: dict[str, Any]
+) -> str | None:
+    weights = options_of(record).full_recipe.weights
     if record["status"] != "finished":
         return "the run is not finished"
-    if not exam.same:
-        return "these are other test images than those beside the training images"
+    if not evaluation.same_data:
+        return "these are not the test images of the data that the run was trained on"
     if not result["complete"]:
-        return f"the test has {exam.images} images"
+        return f"the test set has {evaluation.total} images"
     if result["checkpoint"] != weights:
-        return f"the {weights} weights are those that count"
-    return "an earlier test had more images" if _recorded(run) > _shown(result) else None
-
-
-def _recorded(run: Path) -> int:
-    """Images of an earlier test; a damaged one does not count."""
+        return f"the recipe names the {weights} weights"
     try:
-        before = read_tested(run)
-    except ValueError:
-        return 0
-    return 0 if before is None else _shown(before)
+        tested = read_tested(run)
+    except ValueError:  # a damaged file is overwritten
+        return None
+    fewer = tested is not None and _images_in(tested) > _images_in(result)
+    return "an earlier test had more images" if fewer else None
 
 
-def _shown(result: dict[str, Any]) -> int:
-    return sum(one["images"] for one in result["by scale"])
+def _images_in(result: dict[str, Any]) -> int:
+    return sum(row["images"] for row in result["by scale"])
 
 
 def trained(run: Path, checkpoint: str | None = None) -> nn.Module:
-    """The network of a run, ready for use.
+    """Return the network of a run, in eval mode and without gradients.
 
     Args:
         run: Folder of the run.
-        checkpoint: "best" or "last" weights; those of the recipe by default.
+        checkpoint: "best" or "last" weights (default: the recipe's).
     """
     record = read_record(run)
-    settings = settings_of(record)
-    path = _weights(run, checkpoint or settings.full_recipe.weights)
-    facts = record.get("facts", {})
+    options, metadata = options_of(record), record.get(METADATA, {})
+    path = _weights(run, checkpoint or options.full_recipe.weights)
     whole = read_checkpoint(path)["state_dict"] if path.name == LAST else None
-    prefix = "average.module." if settings.full_recipe.average else "network."
+    prefix = "average.module." if options.full_recipe.average else "network."
+    make_model = EXPERIMENTS[options.experiment].make_model
     try:
-        state = load_file(path) if whole is None else _below(whole, prefix)
-        with torch.device("meta"):  # settings that somebody made up could ask for more than the memory holds
-            check_fit(settings.network(facts), state)
-        network = settings.network(facts)
+        if whole is None:
+            state = load_file(path)
+        else:
+            state = {key.removeprefix(prefix): value for key, value in whole.items() if key.startswith(prefix)}
+        with torch.device("meta"):  # malicious options could ask for more than the memory holds
+            check_fit(make_model(options, metadata), state)
+        network = make_model(options, metadata)
         network.load_state_dict(state)
-    except Exception as error:  # whatever a foreign file makes readers and load_state_dict raise
-        raise ValueError(f"{path}: damaged, or not of {settings.model} ({plain(reason(error))})") from error
+    except Exception as error:  # whatever a malformed file makes readers and load_state_dict raise
+        raise ValueError(f"{path}: damaged, or not of {options.model} ({plain(reason(error))})") from error
     return network.eval().requires_grad_(False)
 
 
 def _weights(run: Path, checkpoint: str) -> Path:
-    """The file of the weights."""
+    """Return the file of the weights."""
     names = {"best": BEST, "last": LAST}
     if checkpoint not in names:
         raise ValueError(f"--checkpoint must be best or last, got {checkpoint!r}")
@@ -151,83 +154,81 @@ def _weights(run: Path, checkpoint: str) -> Path:
 
 
 def bins_of(result: dict[str, Any]) -> list[ScaleBin]:
-    """The errors over the scale, from what `evaluate` gave, from small to large."""
-    return sorted((ScaleBin(**one) for one in result["by scale"]), key=lambda one: one.low)
+    """Return the errors over the scale, ascending, from a result of `evaluate`."""
+    return sorted((ScaleBin(**row) for row in result["by scale"]), key=lambda scale_bin: scale_bin.low)
 
 
-def _below(state: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-
-
-def _answers(
+def _predict(
     network: nn.Module,
     sets: dict[str, LabeledDataset],
-    memory: _PredictionCache,
+    cache: _PredictionCache,
     device: torch.device | str,
     progress: Progress | None,
 ) -> dict[str, np.ndarray]:
-    """The class that the network gives to every image; kept in a file, from which later calls go on."""
-    kept = memory.read()
-    for kind, shown in sets.items():
-        before = kept.get(kind, np.empty(0, memory.dtype))
-        missing = max(len(shown.labels) - len(before), 0)
-        kept[kind] = np.concatenate([before, np.full(missing, memory.open, memory.dtype)])
-    answers = {kind: kept[kind][: len(shown.labels)] for kind, shown in sets.items()}  # views
-    todo = [(kind, rows) for kind, shown in sets.items() for rows in _chunks(shown)]
-    todo = [(kind, rows) for kind, rows in todo if (answers[kind][rows] == memory.open).any()]
-    total, done, saved = sum(len(rows) * sets[kind].pixels for kind, rows in todo), 0, time.monotonic()
-    for kind, rows in todo:
-        shown = sets[kind]
+    """Return the class that the network predicts for every image; from the cache where it is known."""
+    cached = cache.read()
+    for name, dataset in sets.items():
+        known = cached.get(name, np.empty(0, cache.dtype))
+        missing = max(len(dataset) - len(known), 0)
+        cached[name] = np.concatenate([known, np.full(missing, cache.unknown, cache.dtype)])
+    predictions = {name: cached[name][: len(dataset)] for name, dataset in sets.items()}  # views
+    todo = [
+        (name, rows)
+        for name, dataset in sets.items()
+        for rows in _chunks(dataset)
+        if (predictions[name][rows] == cache.unknown).any()
+    ]
+    total, done, saved = sum(len(rows) * sets[name].pixels for name, rows in todo), 0, time.monotonic()
+    for name, rows in todo:
+        dataset = sets[name]
         with torch.inference_mode():
-            images = shown.prepared(shown.read(rows, 0).to(device), rows, 0)
-            values = network(images)
-            if not values.isfinite().all():  # else whoever answers nothing is right by chance
-                raise ValueError(f"{memory.path.parent}: the network gives values that are no numbers; train it anew")
-            answers[kind][rows] = values.argmax(1).cpu().numpy()
-        done += len(rows) * shown.pixels
+            logits = network(dataset.transform(dataset.read(rows, 0).to(device), rows, 0))
+            if not logits.isfinite().all():  # the argmax of NaN could be right by chance
+                raise ValueError(f"{cache.path.parent}: the network returns NaN or infinity; train it again")
+            predictions[name][rows] = logits.argmax(1).cpu().numpy()
+        done += len(rows) * dataset.pixels
         if progress is not None:
             progress(done, total)
-        if time.monotonic() - saved > _SAVED_EVERY:
-            memory.write(kept)
+        if time.monotonic() - saved > _SAVE_INTERVAL:
+            cache.write(cached)
             saved = time.monotonic()
-    memory.write(kept)
-    return answers
+    cache.write(cached)
+    return predictions
 
 
-def _chunks(shown: LabeledDataset) -> Iterator[range]:
-    """Rows that are shown at a time."""
-    size = at_a_time(shown, _CHUNK)
-    for start in range(0, len(shown.labels), size):
-        yield range(start, min(start + size, len(shown.labels)))
+def _chunks(dataset: LabeledDataset) -> list[range]:
+    """Return the rows of every batch."""
+    size, count = evaluation_batch_size(dataset, _BATCH), len(dataset)
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 class _PredictionCache:
-    """The file of the answers that one network gave to one set of images."""
+    """The file of the predictions of one network on one set of images."""
 
     def __init__(self, path: Path, key: str, classes: int) -> None:
         self.path, self.key, self.classes = path, key.encode(), classes
         self.dtype = np.min_scalar_type(classes)
-        self.open = np.iinfo(self.dtype).max  # the answer to an image that was not shown yet
+        self.unknown = np.iinfo(self.dtype).max  # stands for a prediction that is still to be made
 
-    def write(self, answers: dict[str, np.ndarray]) -> None:
+    def write(self, predictions: dict[str, np.ndarray]) -> None:
         packed = io.BytesIO()
-        np.savez_compressed(packed, weights=np.frombuffer(self.key, np.uint8), **answers)  # type: ignore[arg-type]
+        np.savez_compressed(packed, weights=np.frombuffer(self.key, np.uint8), **predictions)  # type: ignore[arg-type]
         write(self.path, packed.getvalue())
 
     def read(self) -> dict[str, np.ndarray]:
-        """Answers of earlier calls with the same weights and images."""
+        """Return predictions of earlier calls with the same weights and images."""
         try:
-            kept = parse_npz(read_bytes(self.path, _LARGEST), _LARGEST)
-            if kept.pop("weights").tobytes() != self.key:
+            cached = parse_npz(read_bytes(self.path, _MAX_BYTES), _MAX_BYTES)
+            if cached.pop("weights").tobytes() != self.key:
                 return {}
         except FileNotFoundError:
             return {}
-        except Exception as error:  # a damaged zip file makes zipfile and zlib raise a dozen kinds
-            raise ValueError(f"{self.path}: damaged; delete it to test anew ({plain(reason(error))})") from error
-        for kind, answers in kept.items():
-            known = answers.dtype == self.dtype and ((answers < self.classes) | (answers == self.open)).all()
-            if not known or answers.ndim != 1:
+        except Exception as error:  # a damaged zip file makes zipfile and zlib raise a dozen types
+            raise ValueError(f"{self.path}: damaged; delete it to test again ({plain(reason(error))})") from error
+        for name, labels in cached.items():
+            valid = labels.dtype == self.dtype and ((labels < self.classes) | (labels == self.unknown)).all()
+            if not valid or labels.ndim != 1:
                 raise ValueError(
-                    f"{self.path}: damaged; delete it to test anew ({plain(kind)} has other answers than classes)"
+                    f"{self.path}: damaged; delete it to test again ({plain(name)} has other values than classes)"
                 )
-        return kept
+        return cached

@@ -1,44 +1,118 @@
-"""The experiments by name, imported when asked for. A new one joins here by its module and class."""
+"""The experiments of `disco train`, `disco test` and `disco table`, imported when asked for. Add a new one here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from torch import nn
+
+from ..io.report import binomial_std
+from .batches import Dataset, LabeledDataset
+from .options import RunOptions
 
 if TYPE_CHECKING:
-    from .groups import RunGroup
-    from .options import RunOptions
+    from .tables import RunGroup
+
+Progress = Callable[[int, int], None]  # called with what is done, and the total
 
 
-class _Imported(Mapping[str, Any]):
-    """Objects by name, each imported from "module:object" when it is first asked for."""
+class TrainingData(NamedTuple):
+    """Data of a run."""
 
-    def __init__(self, **places: str) -> None:
-        self._places = {name.replace("_", "-"): place for name, place in places.items()}
+    train: Dataset
+    validation: Dataset | None
+    metadata: dict[str, Any]  # about the data; the network and its evaluation depend on it
+
+
+@dataclass(frozen=True)
+class ScaleBin:
+    """Errors on images of a range of scales."""
+
+    kind: str
+    low: float
+    high: float
+    images: int
+    errors: int
+
+    @property
+    def error(self) -> float:
+        """Fraction of the images that are misclassified."""
+        return self.errors / self.images
+
+    @property
+    def std(self) -> float:
+        """Binomial standard deviation of the error."""
+        return binomial_std(self.errors, self.images)
+
+
+def range_label(low: float, high: float) -> str:
+    """Return the label of a range of scales.
+
+    Example:
+        >>> range_label(0.3, 0.4), range_label(2**0.5, 2**0.5)
+        ('0.3 to 0.4', '1.414')
+    """
+    return f"{round(low, 3):g}" if low == high else f"{low:g} to {high:g}"
+
+
+class Evaluation(NamedTuple):
+    """Test sets of a classifier, and how its errors are summarized."""
+
+    sets: dict[str, LabeledDataset]  # "test", and others
+    total: int  # images of the whole test set
+    classes: int
+    same_data: bool  # whether the images belong to the data that the network was trained on
+    cache_key: str  # differs for other images
+    bins: Callable[[str, np.ndarray], list[ScaleBin]]  # from the name of a set and its errors, bool
+    equivariance_error: Callable[[nn.Module], float | None]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment: its options, and the functions that take them."""
+
+    options: type[RunOptions]
+    make_data: Callable[..., TrainingData]  # (options, folder), and see `caches`
+    make_model: Callable[[Any, Mapping[str, Any]], nn.Module]  # (options, metadata)
+    make_evaluation: Callable[..., Evaluation] | None = None  # (options, folder, metadata, *, limit, outside)
+    subject: str = "images"  # what is tested at several scales
+    training_scales: tuple[float, float] = (1.0, 1.0)  # lowest and highest
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # types of the metadata of a run by name
+    # Where training starts from other weights than `make_model` draws: the network, and metadata of a new run.
+    make_initial_model: Callable[[Any, Mapping[str, Any]], nn.Module] | None = None
+    initial_metadata: Callable[[Any], dict[str, Any]] = lambda options: {}
+    training_module: str = "runs.modules:ClassifierModule"
+    test_command: str = "disco test RUN"
+    caches: bool = False  # whether `make_data` takes `cache` and `progress`
+    cache_folder: str | None = None  # next to runs; the default cache
+
+
+def load(place: str) -> Any:
+    """Import an object of `scale_disco.tasks` by "module:object"."""
+    module, attribute = place.split(":")
+    return getattr(import_module(f"...{module}", __name__), attribute)
+
+
+class _LazyRegistry(UserDict[str, Any]):
+    """Objects by name, each imported when asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        module, attribute = self._places[name].split(":")
-        return getattr(import_module(f"...{module}", __name__), attribute)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+        return load(self.data[name])
 
 
-EXPERIMENTS: Mapping[str, type[RunOptions]] = _Imported(
-    mnist_scale="mnist_scale.training:MnistScaleOptions",
-    stl10="stl10.training:Stl10Options",
-    tracker="tracking.training:TrackerOptions",
-    scene="scene.training:SceneOptions",
+EXPERIMENTS: Mapping[str, Experiment] = _LazyRegistry(
+    {
+        "mnist-scale": "mnist_scale.training:EXPERIMENT",
+        "stl10": "stl10.training:EXPERIMENT",
+        "tracker": "tracking.training:EXPERIMENT",
+        "scene": "scene.training:EXPERIMENT",
+    }
 )
-TABLES: Mapping[str, type[RunGroup]] = _Imported(
-    mnist_scale="mnist_scale.table:Table1", stl10="stl10.table:Tables2And3"
-)
-TRAINING_MODULES: Mapping[str, Any] = _Imported(
-    classifier="runs.modules:ClassifierModule",
-    matcher="tracking.losses:TrackerModule",
-    contrast="scene.losses:ReadoutModule",
+TABLES: Mapping[str, type[RunGroup]] = _LazyRegistry(
+    {"mnist-scale": "mnist_scale.table:Table1", "stl10": "stl10.table:Tables2And3"}
 )

@@ -1,12 +1,10 @@
-"""Training a network in a folder, from which it can go on after the end of any epoch."""
+"""The training loop: train a network in a folder, and resume it after any epoch."""
 
 from __future__ import annotations
 
 import copy
 import csv
-import dataclasses
 import datetime
-import functools
 import io
 import logging
 import os
@@ -15,8 +13,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,32 +25,20 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 from safetensors.torch import save
-from torch import nn
 
 from ...files import is_draft, locked, make_folder, reason, write, written_atomically
 from ..io.report import machine, versions
 from .batches import Batch, evaluation_batches, training_batches
-from .experiments import TRAINING_MODULES
+from .experiments import EXPERIMENTS, Progress, TrainingData, load
 from .modules import TrainingModule
-from .options import Progress, RunOptions, TrainingData
-from .recipe import Recipe
-from .record import (
-    BEST,
-    EPOCHS,
-    LAST,
-    RECORD,
-    check_experiment,
-    read_checkpoint,
-    read_record,
-    settings_of,
-    write_record,
-)
+from .options import RunOptions, flag
+from .record import BEST, EPOCHS, LAST, METADATA, RECORD, options_of, read_checkpoint, read_record, write_record
 
 _PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}  # in Lightning's words
 
 
 def train(
-    settings: RunOptions,
+    options: RunOptions,
     *,
     data: Path,
     out: Path,
@@ -62,171 +48,155 @@ def train(
     nodes: int = 1,
     channels_last: bool = False,
     cache: Path | None = None,
-    say: Any = print,
+    say: Callable[[str], Any] = print,
     bar: bool = True,
     reading: AbstractContextManager[Progress | None] | None = None,
 ) -> dict[str, Any]:
-    """Train in the folder `out`, anew or from where it stopped; the record of the run.
+    """Train in the folder `out`, or resume the run in it; return the record of the run.
 
     Args:
-        settings: What is trained, and how.
+        options: What is trained, and how.
         data: Folder of the data.
         out: Folder of the run.
-        resume: Go on with the run in `out`.
-        device: A device, a kind of devices, or "auto": the fastest there is.
-        devices: Processes or GPUs that share every batch.
-        nodes: Machines, each with so many devices.
-        channels_last: Keep the channels of a pixel side by side, which newer GPUs like.
-        cache: File that keeps decoded images.
+        resume: Resume the run in `out`.
+        device: A device, a type of devices, or "auto": the fastest available.
+        devices: Number of processes or GPUs that share every batch.
+        nodes: Number of machines, each with so many devices.
+        channels_last: Use the channels_last memory format, which is faster on newer GPUs.
+        cache: Where decoded images are stored.
         say: Called with a line for the user after every epoch.
         bar: Show a progress bar, at a terminal.
-        reading: Entered while data are read; shows how far that is.
+        reading: Entered while data are read; shows the progress.
     """
     for name, value in (("devices", devices), ("nodes", nodes)):
         if value < 1:
             raise ValueError(f"--{name} must be at least 1, got {value}")
-    where = _where(torch.device(device) if device != "auto" else None, devices) | {"num_nodes": nodes}
-    first = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", os.environ.get("LOCAL_RANK", 0)))) == 0
-    record = _opened(out, settings) if resume else _new_record(settings, data)
+    placement = _placement(torch.device(device) if device != "auto" else None, devices) | {"num_nodes": nodes}
+    is_first = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", os.environ.get("LOCAL_RANK", 0)))) == 0
+    record = _resumed_record(out, options) if resume else _new_record(options, data)
     if record["status"] == "finished":
-        say(f"{out}: finished already after {len(record['epochs'])} epochs")
+        say(f"{out}: already finished after {len(record['epochs'])} epochs")
         return record
-    if first and not resume:
+    if is_first and not resume:
         _check_free(out)
-    recipe = settings.full_recipe
-    _check_precision(recipe, where)
+    recipe, experiment = options.full_recipe, EXPERIMENTS[options.experiment]
+    if recipe.precision == "16" and _on_cpu(placement):
+        raise ValueError("--precision 16 needs a GPU; 32 and bf16 run on every device")
+    if cache is not None and not experiment.caches:
+        raise ValueError("--cache stores the decoded images of stl10 --format folder, or the scale profiles of scene")
     with reading or nullcontext() as progress:
-        lesson = settings.lesson(data, cache=cache, progress=progress)
-    if "facts" not in record:
-        record["facts"] = lesson.facts | settings.origin()
-    if record["facts"] != record["facts"] | lesson.facts:
+        caching = {"cache": cache, "progress": progress} if experiment.caches else {}
+        training_data = experiment.make_data(options, data, **caching)
+    if METADATA not in record:
+        record[METADATA] = training_data.metadata | experiment.initial_metadata(options)
+    if record[METADATA] != record[METADATA] | training_data.metadata:
         raise ValueError(f"--resume: {out} was started with other images than those in {data}")
     record["data"] = str(data.resolve())
-    recipe.steps(len(lesson.train), devices * nodes)  # refuses what cannot be shared
-    diary = _CheckpointCallback(out, record, recipe, say)
-    torch.manual_seed(settings.seed)
-    begun = (out / LAST).is_file()
-    network = settings.network(record["facts"]) if begun else settings.untrained(record["facts"])
-    fit = functools.partial(_fit, settings, lesson, network, diary, where, devices * nodes, channels_last, bar)
-    if not first:
-        return fit()
-    make_folder(out)
-    with locked(out):
-        if not resume:
-            _check_free(out)  # another process may have come and gone while data were read
-            write_record(out, record)
-        return fit()
+    steps = recipe.steps(len(training_data.train), devices * nodes)
+    torch.manual_seed(options.seed)
+    make_model = experiment.make_model
+    if experiment.make_initial_model is not None and not (out / LAST).is_file():
+        make_model = experiment.make_initial_model
+    network = make_model(options, record[METADATA])
+    with ExitStack() as stack:
+        if is_first:
+            make_folder(out)
+            stack.enter_context(locked(out))
+            if not resume:
+                _check_free(out)  # another process may have used the folder while data were read
+                write_record(out, record)
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        network.to(memory_format=layout)  # type: ignore[call-overload]
+        module = load(experiment.training_module)(network, options, steps=steps)
+        if devices * nodes > 1:
+            placement["strategy"] = _strategy(module)
+        checkpoints = _CheckpointCallback(out, record, lambda rows: say(_epoch_line(rows, recipe.epochs)))
+        batches = _Batches(training_data, options, layout)
+        _fit(module, batches, checkpoints, placement=placement, bar=bar and sys.stdout.isatty())
+    return record
 
 
-def _where(device: torch.device | None, devices: int) -> dict[str, Any]:
-    """A device in Lightning's words."""
-    if device is None:
-        return {"accelerator": "auto", "devices": devices}
-    if device.index is None or device.type == "cpu":
-        return {"accelerator": device.type, "devices": devices}
+def _placement(device: torch.device | None, devices: int) -> dict[str, Any]:
+    """Return Lightning's arguments for a device."""
+    if device is None or device.index is None or device.type == "cpu":
+        return {"accelerator": "auto" if device is None else device.type, "devices": devices}
     if devices > 1:
         raise ValueError(f"--device {device} is one: give --device {device.type} with --devices {devices}")
     return {"accelerator": device.type, "devices": [device.index]}
 
 
-def _check_precision(recipe: Recipe, where: dict[str, Any]) -> None:
-    if recipe.precision == "16" and _on_cpu(where):
-        raise ValueError("--precision 16 needs a GPU; 32 and bf16 are for every device")
-
-
-def _on_cpu(where: dict[str, Any]) -> bool:
+def _on_cpu(placement: dict[str, Any]) -> bool:
     others = torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available()
-    return where["accelerator"] == "cpu" or not others
+    return placement["accelerator"] == "cpu" or not others
+
+
+def _strategy(module: TrainingModule) -> DDPStrategy:
+    unused = any(name.rpartition(".")[2] == "unused" for name, _ in module.network.named_parameters())
+    return DDPStrategy(find_unused_parameters=unused or module.unfreezes)
 
 
 def _fit(
-    settings: RunOptions,
-    lesson: TrainingData,
-    network: nn.Module,
-    diary: _CheckpointCallback,
-    where: dict[str, Any],
-    processes: int,
-    channels_last: bool,
-    bar: bool,
-) -> dict[str, Any]:
-    """Train from the last checkpoint of the folder if it has one."""
-    last = diary.out / LAST if (diary.out / LAST).is_file() else None
-    recipe = settings.full_recipe
-    steps = recipe.steps(len(lesson.train), processes)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    network.to(memory_format=layout)  # type: ignore[call-overload]
-    module: TrainingModule = TRAINING_MODULES[settings.learner](network, settings, steps=steps)
+    module: TrainingModule, batches: _Batches, checkpoints: _CheckpointCallback, *, placement: dict[str, Any], bar: bool
+) -> None:
+    """Train, from the last checkpoint of the folder if it has one."""
+    last = checkpoints.out / LAST if (checkpoints.out / LAST).is_file() else None
     if last is not None:
         _check_weights(last, module)
-    bar = bar and sys.stdout.isatty()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    with _quiet():
+    recipe, signals = module.recipe, _SignalCallback()
+    with _lightning_contained(), signals.reraised():
         trainer = L.Trainer(
             max_epochs=recipe.epochs,
-            **where,
+            **placement,
             precision=_PRECISIONS[recipe.precision],  # type: ignore[arg-type]
             accumulate_grad_batches=recipe.accumulate,
             gradient_clip_val=recipe.clip,
-            strategy=_strategy(module) if processes > 1 else "auto",
             use_distributed_sampler=False,
-            deterministic=True if _on_cpu(where) else "warn",  # GPUs lack some algorithms
+            deterministic=True if _on_cpu(placement) else "warn",  # GPUs lack some algorithms
             num_sanity_val_steps=0,
-            limit_val_batches=1.0 if lesson.validation else 0,
+            limit_val_batches=1.0 if batches.data.validation else 0,
             enable_model_summary=False,
             enable_progress_bar=bar,
-            logger=TensorBoardLogger(diary.out, name="", version="tensorboard"),
-            log_every_n_steps=min(10, steps * recipe.accumulate),
-            callbacks=[diary, *([_Bar()] if bar else [])],
-            plugins=[_Writer()],
+            logger=TensorBoardLogger(checkpoints.out, name="", version="tensorboard"),
+            log_every_n_steps=min(10, module.steps * recipe.accumulate),
+            callbacks=[checkpoints, signals, *([_Bar()] if bar else [])],
+            plugins=[_AtomicCheckpointIO()],
         )
-        try:
-            if last is None:
-                module.prepare(lesson.train)
-            trainer.fit(
-                module,
-                datamodule=_Batches(lesson, settings, layout),
-                ckpt_path=last,
-                weights_only=True,
-            )
-        except SystemExit as error:  # Lightning ends the process on Ctrl-C
-            raise diary.stopped or error from None
-        finally:
-            torch.use_deterministic_algorithms(deterministic)
-    return diary.record
+        if last is None:
+            module.prepare(batches.data.train)
+        trainer.fit(module, datamodule=batches, ckpt_path=last, weights_only=True)
 
 
 class _Batches(L.LightningDataModule):
-    def __init__(self, lesson: TrainingData, settings: RunOptions, layout: torch.memory_format) -> None:
+    def __init__(self, data: TrainingData, options: RunOptions, layout: torch.memory_format) -> None:
         super().__init__()
-        self.lesson, self.settings, self.layout = lesson, settings, layout
+        self.data, self.options, self.layout = data, options, layout
 
     @property
-    def _share(self) -> dict[str, Any]:
+    def _process(self) -> dict[str, Any]:
         trainer = self.trainer
         assert trainer is not None
         pin = trainer.strategy.root_device.type == "cuda"
         return {"rank": trainer.global_rank, "world": trainer.world_size, "pin": pin}
 
     def train_dataloader(self) -> Any:
-        recipe, seed = self.settings.full_recipe, self.settings.seed
-        return training_batches(self.lesson.train, recipe.batch, seed=seed, parts=recipe.accumulate, **self._share)
+        recipe, seed = self.options.full_recipe, self.options.seed
+        return training_batches(self.data.train, recipe.batch, seed=seed, parts=recipe.accumulate, **self._process)
 
     def val_dataloader(self) -> Any:
-        shown = self.lesson.validation
-        assert shown is not None
-        return evaluation_batches(shown, **self._share)
+        assert self.data.validation is not None
+        return evaluation_batches(self.data.validation, **self._process)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         trainer = self.trainer
         assert trainer is not None
-        shown = self.lesson.train if trainer.training else self.lesson.validation
-        assert shown is not None
-        images = shown.prepared(batch.images, batch.rows, trainer.current_epoch)
+        dataset = self.data.train if trainer.training else self.data.validation
+        assert dataset is not None
+        images = dataset.transform(batch.images, batch.rows, trainer.current_epoch)
         return batch._replace(images=images.contiguous(memory_format=self.layout))
 
 
-class _Writer(TorchCheckpointIO):
-    """Checkpoints written whole or not at all, beside the file that they replace."""
+class _AtomicCheckpointIO(TorchCheckpointIO):
+    """Write checkpoints atomically."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         packed = io.BytesIO()
@@ -235,35 +205,52 @@ class _Writer(TorchCheckpointIO):
 
 
 class _Bar(RichProgressBar):
-    """Lightning's progress bar, with epochs counted from one and errors in per cent."""
+    """Lightning's progress bar, with epochs counted from one and errors in percent."""
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         error = trainer.callback_metrics.get("validation error")
         return {} if error is None else {"validation error": f"{float(error):.2%}"}
 
     def _get_train_description(self, current_epoch: int) -> str:
-        described = f"Epoch {current_epoch + 1}/{self.trainer.max_epochs}"
-        return described.ljust(len(self.validation_description))
+        description = f"Epoch {current_epoch + 1}/{self.trainer.max_epochs}"
+        return description.ljust(len(self.validation_description))
+
+
+class _SignalCallback(L.Callback):
+    """Leave SIGTERM to the handler of the caller, and turn the exit of Lightning on Ctrl-C into KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.on_sigterm = signal.getsignal(signal.SIGTERM)
+        self.interrupt: KeyboardInterrupt | None = None
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if threading.current_thread() is threading.main_thread():  # Lightning's may wait for other processes forever
+            signal.signal(signal.SIGTERM, self.on_sigterm or signal.SIG_DFL)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        if isinstance(exception, KeyboardInterrupt):
+            self.interrupt = exception
+
+    @contextmanager
+    def reraised(self) -> Iterator[None]:
+        try:
+            yield
+        except SystemExit as error:
+            raise self.interrupt or error from None
 
 
 class _CheckpointCallback(Checkpoint):
-    """At the end of every epoch: the best weights, the state to go on from, the record, a line to the user."""
+    """At the end of every epoch, save the best weights, the checkpoint and the record, and then call `log`."""
 
-    def __init__(self, out: Path, record: dict[str, Any], recipe: Recipe, say: Any) -> None:
-        self.out, self.record, self.recipe, self.say = out, record, recipe, say
+    def __init__(self, out: Path, record: dict[str, Any], log: Callable[[list[dict[str, Any]]], None]) -> None:
+        self.out, self.record, self.log_epoch = out, record, log
         self.rows: list[dict[str, Any]] = []
         self.start = time.monotonic()
-        self.stopped: KeyboardInterrupt | None = None
-        self.on_sigterm = signal.getsignal(signal.SIGTERM)
 
     @property
     def state_key(self) -> str:
         """Part of the checkpoint format: runs of version 0.1.0 hold their epochs under this key."""
         return "_Diary"
-
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        if isinstance(exception, KeyboardInterrupt):
-            self.stopped = exception
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.rows}
@@ -271,9 +258,9 @@ class _CheckpointCallback(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows = state_dict["rows"]
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if threading.current_thread() is threading.main_thread():  # Lightning may wait for other processes for ever
-            signal.signal(signal.SIGTERM, self.on_sigterm or signal.SIG_DFL)
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.rows and trainer.is_global_zero:  # the process may have been killed between checkpoint and record
+            self._write_record(trainer)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.start = time.monotonic()
@@ -283,7 +270,7 @@ class _CheckpointCallback(Checkpoint):
         pl_module.check_weights()
         metrics = trainer.callback_metrics
         error = float(metrics["validation error"]) if "validation error" in metrics else None
-        better = error is not None and error < min((row["validation error"] for row in self.rows), default=2.0)
+        is_best = error is not None and error < min((row["validation error"] for row in self.rows), default=2.0)
         self.rows.append(
             {
                 "epoch": trainer.current_epoch + 1,
@@ -293,26 +280,22 @@ class _CheckpointCallback(Checkpoint):
                 "seconds": round(time.monotonic() - self.start, 3),
             }
         )
-        if better and trainer.is_global_zero:
+        if is_best and trainer.is_global_zero:
             state = {name: tensor.contiguous() for name, tensor in pl_module.tested.state_dict().items()}
             write(self.out / BEST, save(state, {"epoch": str(trainer.current_epoch + 1)}))
         trainer.save_checkpoint(self.out / LAST)  # all processes take part
         if trainer.is_global_zero:
-            self._note()
-            self._tell()
+            self._write_record(trainer)
+            self.log_epoch(self.rows)
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.rows and trainer.is_global_zero:  # a kill may have come between the checkpoint and the record
-            self._note()
-
-    def _note(self) -> None:
-        rows, epochs = self.rows, self.recipe.epochs
+    def _write_record(self, trainer: L.Trainer) -> None:
+        rows = self.rows
         self.record["epochs"] = rows
         self.record["results"] = {"training loss": rows[-1]["training loss"]}
         if rows[0]["validation error"] is not None:
             best = min(rows, key=lambda row: row["validation error"])
             self.record["results"] |= {"best epoch": best["epoch"], "validation error": best["validation error"]}
-        if len(rows) == epochs:
+        if len(rows) == trainer.max_epochs:
             self.record["status"] = "finished"
             self.record["finished"] = _now()
         write_record(self.out, self.record)
@@ -321,24 +304,26 @@ class _CheckpointCallback(Checkpoint):
             writer.writeheader()
             writer.writerows(rows)
 
-    def _tell(self) -> None:
-        row, epochs = self.rows[-1], self.recipe.epochs
-        words = [f"epoch {row['epoch']} of {epochs}: loss {row['training loss']:.4f}"]
-        if row["validation error"] is not None:
-            best = min(each["validation error"] for each in self.rows)
-            words.append(f"validation error {row['validation error']:.2%} (best {best:.2%})")
-        words.append(f"{row['seconds']:.0f} s")
-        if left := row["seconds"] * (epochs - len(self.rows)):
-            words.append(f"{_duration(left)} left")
-        self.say(", ".join(words))
+
+def _epoch_line(rows: list[dict[str, Any]], epochs: int) -> str:
+    """Return the line for the user after an epoch."""
+    row = rows[-1]
+    parts = [f"epoch {row['epoch']} of {epochs}: loss {row['training loss']:.4f}"]
+    if row["validation error"] is not None:
+        best = min(each["validation error"] for each in rows)
+        parts.append(f"validation error {row['validation error']:.2%} (best {best:.2%})")
+    parts.append(f"{row['seconds']:.0f} s")
+    if left := row["seconds"] * (epochs - len(rows)):
+        parts.append(f"{left:.0f} s left" if left < 120 else f"{left / 60:.0f} min left")
+    return ", ".join(parts)
 
 
-def _new_record(settings: RunOptions, data: Path) -> dict[str, Any]:
+def _new_record(options: RunOptions, data: Path) -> dict[str, Any]:
     return {
         "status": "running",
-        "experiment": settings.experiment,
-        "settings": settings.as_dict(),
-        "recipe": dataclasses.asdict(settings.full_recipe),
+        "experiment": options.experiment,
+        "settings": options.as_dict(),
+        "recipe": options.full_recipe.as_dict(),
         "data": str(data.resolve()),
         "versions": {**versions(), "lightning": L.__version__},
         "machine": machine(),
@@ -348,46 +333,38 @@ def _new_record(settings: RunOptions, data: Path) -> dict[str, Any]:
     }
 
 
+def _resumed_record(out: Path, options: RunOptions) -> dict[str, Any]:
+    """Return the record of a run, if it has the same options."""
+    record = read_record(out, options.experiment)
+    recorded = options_of(record).as_dict()
+    changed = [name for name, value in options.as_dict().items() if recorded[name] != value]
+    if changed:
+        others = "; ".join(f"{flag(name)} {recorded[name]}, got {getattr(options, name)}" for name in changed)
+        raise ValueError(f"--resume: {out} was started with {others}")
+    return record
+
+
 def _check_free(out: Path) -> None:
-    if out.is_dir() and not all(map(is_draft, out.iterdir())):  # of a process that was killed at its first word
-        what = "holds a run already: add --resume to go on with it" if (out / RECORD).is_file() else "is not empty"
+    if out.is_dir() and not all(map(is_draft, out.iterdir())):  # a killed process may have left drafts
+        what = "already holds a run: add --resume to resume it" if (out / RECORD).is_file() else "is not empty"
         raise FileExistsError(f"{out} {what}, or choose another folder with --out")
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"--out must be a folder, got the file {out}")
 
 
-def _opened(out: Path, settings: RunOptions) -> dict[str, Any]:
-    """The record of a run that is to go on, if its settings are the same."""
-    record = read_record(out)
-    check_experiment(out, record, settings.experiment)
-    before = settings_of(record)
-    others = [
-        f"--{name.replace('_', '-')} {was}, got {now}"
-        for name, now in settings.as_dict().items()
-        if (was := getattr(before, name)) != now
-    ]
-    if others:
-        raise ValueError(f"--resume: {out} was started with {'; '.join(others)}")
-    return record
-
-
 def _check_weights(path: Path, module: TrainingModule) -> None:
-    """Refuse a checkpoint that this module could not go on from."""
+    """Refuse a checkpoint that does not fit the module."""
     state = read_checkpoint(path)["state_dict"]
     try:
         copy.deepcopy(module).load_state_dict(state)
-    except Exception as error:  # whatever foreign values make torch raise
+    except Exception as error:  # whatever malformed values make torch raise
         raise ValueError(f"{path}: damaged, or of another network ({reason(error)})") from error
 
 
-def _strategy(module: TrainingModule) -> DDPStrategy:
-    unused = any(name.rpartition(".")[2] == "unused" for name, _ in module.network.named_parameters())
-    return DDPStrategy(find_unused_parameters=unused or module.waiting)
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Lightning's remarks on hardware and advice on loaders kept off the terminal."""
+def _lightning_contained() -> Iterator[None]:
+    """Silence Lightning's remarks and advice, and restore torch's deterministic flag, which Lightning sets."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
     loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -400,13 +377,10 @@ def _quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", ".*LeafSpec.*")  # Lightning's imports
             yield
     finally:
+        torch.use_deterministic_algorithms(deterministic)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
 
 def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,177 +1,152 @@
-"""What all experiments have in common: settings that fix a run, what it is trained on and what it is tested on."""
+"""Options of training runs: frozen dataclasses, whose fields are the options of `disco train`."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
-
-import numpy as np
-from torch import nn
+from math import inf
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 from ...files import plain
-from ..io.report import binomial_std
-from .batches import Dataset, LabeledDataset
-from .recipe import Recipe
-
-Progress = Callable[[int, int], None]
+from .recipe import PRECISIONS, Recipe
 
 
-class TrainingData(NamedTuple):
-    """What a network is trained on."""
+class Rule(NamedTuple):
+    """Values that an option accepts, with their description for the error message."""
 
-    train: Dataset
-    validation: Dataset | None
-    facts: dict[str, Any]  # about the data, that the network and its test depend on
+    accepts: Callable[[Any], bool]
+    description: str
+
+
+def at_least(minimum: int) -> Rule:
+    """Return the rule of a lower bound."""
+    return Rule(lambda value: value >= minimum, f"at least {minimum}")
+
+
+def between(low: float, high: float) -> Rule:
+    """Return the rule of a closed interval."""
+    return Rule(lambda value: low <= value <= high, f"from {low} to {high}")
+
+
+FRACTION = Rule(lambda value: 0 <= value < 1, "from 0 to below 1")
+NON_NEGATIVE = Rule(lambda value: 0 <= value < inf, "finite and at least 0")
+
+
+def option(default: Any, about: str, *, choices: Iterable[str] = (), rule: Rule | None = None) -> Any:
+    """Return a field of options, with its help and the values it accepts; None is always accepted."""
+    choices = tuple(choices)
+    if choices:
+        rule = Rule(choices.__contains__, f"one of {', '.join(choices)}")
+    return field(default=default, metadata={"help": about, "choices": choices, "rule": rule})
+
+
+def flag(name: str) -> str:
+    """Return the command-line flag of an option."""
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
-class ScaleBin:
-    """Errors on images of a range of scales."""
-
-    kind: str
-    low: float
-    high: float
-    images: int
-    errors: int
-
-    @property
-    def error(self) -> float:
-        return self.errors / self.images
-
-    @property
-    def deviation(self) -> float:
-        """The binomial standard deviation of the error."""
-        return binomial_std(self.errors, self.images)
-
-
-class Evaluation(NamedTuple):
-    """What a network is tested on."""
-
-    sets: dict[str, LabeledDataset]  # "test", and others
-    images: int  # that the test set has in all
-    classes: int
-    same: bool  # whether they are of the data set that the network was trained on
-    key: str  # differs for other images
-    bins: Callable[[str, np.ndarray], list[ScaleBin]]  # from the errors on a set, bool
-    equivariance: Callable[[nn.Module], float | None]
-
-
-class RunOptions(ABC):
-    """What a run computes: these fix every weight. Subclasses are frozen dataclasses of the options of a command."""
+class RunOptions:
+    """Options of every experiment. Together they fix all weights of a run."""
 
     experiment: ClassVar[str]
-    subject: ClassVar[str]  # what is tested at several scales, in a word
-    seen: ClassVar[tuple[float, float]]  # scales in training, from and to
-    models: ClassVar[list[str]]
     recipes: ClassVar[Mapping[str, Recipe]]
-    named: ClassVar[tuple[str, ...]]  # options that a command always has
-    words: ClassVar[Mapping[str, Iterable[str]]] = {}  # that other options take
-    facts: ClassVar[Mapping[str, type]] = {}  # about data and start, with the kinds of their values
-    learner: ClassVar[str] = "classifier"  # how the network learns, one of `run.LEARNERS`
-    test: ClassVar[str] = "disco test RUN"  # the command that tests a run
-    kept: ClassVar[str | None] = None  # folder beside runs for what takes long to see of the data, if there is such
+    named: ClassVar[tuple[str, ...]]  # options that `command` names even at their defaults
 
     model: str
     recipe: str
-    epochs: int | None
-    limit: int | None
-    seed: int
+    epochs: int | None = option(None, "number of epochs; the schedule is stretched to it", rule=at_least(1))
+    limit: int | None = option(None, "maximum number of training images (or videos), for trials", rule=at_least(2))
+    seed: int = option(0, "random seed of weights, order and augmentation", rule=between(0, 2**32 - 1))
 
     def __post_init__(self) -> None:
-        """Refuse what no run can have."""
-        for name, known in self.suggestions().items():
-            if (value := getattr(self, name)) is not None and value not in known:
-                raise ValueError(f"--{name} must be one of {', '.join(known)}, got {plain(repr(value))}")
-        for name, value, least in (("epochs", self.epochs, 1), ("limit", self.limit, 2)):
-            if value is not None and value < least:
-                raise ValueError(f"--{name} must be at least {least}, got {value}")
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {self.seed}")
+        """Refuse values that break the rule of their option."""
+        for name, each in self.fields().items():
+            value, rule = getattr(self, name), each.metadata["rule"]
+            if rule is not None and value is not None and not rule.accepts(value):
+                raise ValueError(f"{flag(name)} must be {rule.description}, got {plain(repr(value))}")
 
     @classmethod
-    def suggestions(cls) -> dict[str, Iterable[str]]:
-        """The words that options take, by the names of the options."""
-        return {"model": cls.models, "recipe": cls.recipes, **cls.words}
+    def fields(cls) -> dict[str, dataclasses.Field[Any]]:
+        """Return the fields by name: the model, options of the experiment, shared ones, limit and seed."""
+        shared = {each.name for each in dataclasses.fields(NetworkOptions)}
+        ordered = sorted(
+            dataclasses.fields(cls),
+            key=lambda each: (each.name != "model", each.name in shared, each.name in ("limit", "seed")),
+        )
+        return {each.name: each for each in ordered}
+
+    @classmethod
+    def types(cls) -> dict[str, Any]:
+        """Return the types by name, such as `int | None`."""
+        hints = get_type_hints(cls)
+        return {name: hints[name] for name in cls.fields()}
+
+    @property
+    def base_recipe(self) -> Recipe:
+        """The named recipe."""
+        return self.recipes[self.recipe]
 
     @property
     def full_recipe(self) -> Recipe:
-        """The recipe as this run has it."""
-        recipe = self.recipes[self.recipe]
-        return recipe if self.epochs is None else dataclasses.replace(recipe, epochs=self.epochs)
+        """The recipe of this run: the named one, with the values that other options override."""
+        values = {theirs: getattr(self, ours, None) for ours, theirs in _OVERRIDES.items()}
+        return dataclasses.replace(
+            self.base_recipe, **{name: value for name, value in values.items() if value is not None}
+        )
+
+    @property
+    def run_name(self) -> str:
+        """The default name of the run folder."""
+        return f"{self.model.replace('/', '-')}-{self.recipe}-{self.seed}"
 
     @property
     def command(self) -> str:
-        """The command that starts such a run."""
+        """The command that starts this run."""
         words = [f"disco train {self.experiment}"]
-        for name, value in self.as_dict().items():
-            option = f"--{name.replace('_', '-')}"
+        for name, each in self.fields().items():
+            value = getattr(self, name)
             if value is True:
-                words.append(option)
-            elif name in self.named or value != getattr(type(self), name):  # the class holds the defaults
-                words.append(f"{option} {value}")
+                words.append(flag(name))
+            elif name in self.named or value != each.default:
+                words.append(f"{flag(name)} {value}")
         return " ".join(words)
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings by name."""
-        return dataclasses.asdict(self)  # type: ignore[call-overload,no-any-return]
-
-    @property
-    @abstractmethod
-    def folder(self) -> str:
-        """The name of such a run."""
-
-    @classmethod  # noqa: B027 - some have nothing to refuse
-    def check_facts(cls, facts: Mapping[str, Any]) -> None:
-        """Refuse facts, of the right names and kinds, that cannot be."""
-
-    @abstractmethod
-    def lesson(self, data: Path, *, cache: Path | None = None, progress: Progress | None = None) -> TrainingData:
-        """What is trained on.
-
-        Args:
-            data: Folder of the data.
-            cache: File that keeps what takes long to read.
-            progress: Called with what is done and what there is in all.
-        """
-
-    def origin(self) -> dict[str, Any]:
-        """Facts about what training starts from, asked for once."""
-        return {}
-
-    @abstractmethod
-    def network(self, facts: Mapping[str, Any]) -> nn.Module:
-        """The network, of which only the weights may change in training."""
-
-    def untrained(self, facts: Mapping[str, Any]) -> nn.Module:
-        """The network with the weights that training starts from."""
-        return self.network(facts)
-
-    @abstractmethod
-    def exam(self, data: Path, facts: Mapping[str, Any], *, limit: int | None, outside: int) -> Evaluation:
-        """What is tested on.
-
-        Args:
-            data: Folder of the data.
-            facts: Those of the lesson.
-            limit: Test images at most.
-            outside: Images at most of other scales, on either side of those in training.
-        """
+        """Return the options by name."""
+        return {name: getattr(self, name) for name in self.fields()}
 
 
-def span(low: float, high: float) -> str:
-    """A range of scales, in words.
-
-    Example:
-        >>> span(0.3, 0.4), span(2**0.5, 2**0.5)
-        ('0.3 to 0.4', '1.414')
-    """
-    return f"{round(low, 3):g}" if low == high else f"{low:g} to {high:g}"
+# Options that override a value of the recipe: the names of both.
+_OVERRIDES = {name: name for name in ("epochs", "batch", "accumulate", "learning_rate", "weight_decay", "precision")}
+_OVERRIDES |= {"smoothing": "label_smoothing", "ema": "average"}
 
 
-def setting(default: Any, about: str) -> Any:
-    """A field of settings, with its help."""
-    return field(default=default, metadata={"help": about})
+@dataclass(frozen=True)
+class OptimizerOptions(RunOptions):
+    """Options of experiments with a batch size, a learning rate and a validation set of their own."""
+
+    holdout: float = option(0.1, "fraction of the images (or videos) held out for validation", rule=FRACTION)
+    batch: int | None = option(None, "batch size, in images or pairs", rule=at_least(2))
+    learning_rate: float | None = option(None, "peak learning rate", rule=NON_NEGATIVE)
+
+    def holdout_count(self, total: int, what: str, *, least: int = 1) -> int:
+        """Return how many of `total` are held out; ValueError if none, or less than `least` are left to train on."""
+        count = round(self.holdout * total)
+        if self.holdout and not 0 < count <= total - least:
+            raise ValueError(
+                f"--holdout {self.holdout} of {total} {what} leaves {count} for validation: there must be at least "
+                f"one, and {least} to train on; --holdout 0 needs none"
+            )
+        return count
+
+
+@dataclass(frozen=True)
+class NetworkOptions(OptimizerOptions):
+    """Options of experiments that train a whole network."""
+
+    accumulate: int = option(1, "micro-batches per step, to save memory", rule=at_least(1))
+    weight_decay: float | None = option(None, "weight decay", rule=NON_NEGATIVE)
+    ema: float = option(0.0, "decay of a moving average of the weights, such as 0.999, which is tested", rule=FRACTION)
+    precision: str = option("32", "32, 16 or bf16 (mixed precision, for GPUs)", choices=PRECISIONS)

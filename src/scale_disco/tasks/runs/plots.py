@@ -48,13 +48,12 @@ def plot_error_over_scale(
             label = None if number else name
             axis.errorbar(scales, errors, stds, fmt="o-", ms=4, capsize=2, color=f"C{index}", label=label)
     axis.set(xscale="log", xlabel=f"scale of the {subject}", ylabel="error, %")
-    bounds = [bound for ranges in curves.values() for span in ranges for bound in (span.low, span.high)] or list(
-        trained
-    )
+    spans = [span for ranges in curves.values() for span in ranges]
+    bounds = [bound for span in spans for bound in (span.low, span.high)] or list(trained)
     ticks = [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0]
     ticks = [tick for tick in ticks if 0.98 * min(bounds) <= tick <= 1.02 * max(bounds)]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    if all(span.error > 0 for ranges in curves.values() for span in ranges):
+    if all(span.error > 0 for span in spans):
         axis.set_yscale("log")
         low, high = axis.get_ylim()
         ticks = [tick for tick in (0.2, 0.5, 1, 2, 5, 10, 20, 50) if low <= tick <= high]

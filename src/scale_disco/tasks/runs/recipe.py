@@ -1,94 +1,88 @@
-"""How networks are trained: the optimiser, and its learning rate over the training."""
+"""How networks are trained: the optimizer, and the learning rate schedule."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-PRECISIONS = ("32", "16", "bf16")  # the last two mixed with the first
+PRECISIONS = ("32", "16", "bf16")  # the last two are mixed precision
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained: with which steps, and a learning rate over the part of them done."""
+    """Hyper-parameters of a training run."""
 
     epochs: int
     batch: int
-    learning_rate: float
+    learning_rate: float  # peak
     schedule: str
-    optimiser: str = "adam"
+    optimizer: str = "adam"  # "adam", "sgd" (with Nesterov momentum) or "momentum" (without)
     weight_decay: float = 0.0
     label_smoothing: float = 0.0
     average: float = 0.0  # decay of the moving average of the weights, which is what is tested; 0: none
-    precision: str = "32"  # bits of the arithmetic, one of PRECISIONS
-    clip: float | None = None  # largest norm of all gradients together
-    accumulate: int = 1  # parts of a batch that are computed one after the other
+    precision: str = "32"  # one of PRECISIONS
+    clip: float | None = None  # maximum norm of the gradient
+    accumulate: int = 1  # micro-batches per step
     weights: str = "best"  # that are tested: best on validation, or last
 
-    def over(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """Adam with torch's defaults, or stochastic gradient descent with a momentum of 0.9: Nesterov's for "sgd"."""
-        if self.optimiser == "adam":
+    def as_dict(self) -> dict[str, Any]:
+        """The recipe as `run.json` stores it, which has a British key."""
+        return {"optimiser" if name == "optimizer" else name: value for name, value in dataclasses.asdict(self).items()}
+
+    def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """Return Adam with torch's defaults, or SGD with a momentum of 0.9."""
+        if self.optimizer == "adam":
             return torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
-        nesterov = self.optimiser == "sgd"
+        nesterov = self.optimizer == "sgd"
         return torch.optim.SGD(
             parameters, lr=self.learning_rate, momentum=0.9, nesterov=nesterov, weight_decay=self.weight_decay
         )
 
     def steps(self, images: int, processes: int = 1) -> int:
-        """Steps of an epoch; refuses numbers of images that leave a process without work."""
-        left = images % self.batch or min(images, self.batch)
-        if left < max(2, processes) * self.accumulate:
-            shared = f"{processes} process{'es share' if processes > 1 else ' has'} it" + (
-                f" in {self.accumulate} parts" if self.accumulate > 1 else ""
-            )
+        """Return the steps per epoch; ValueError if the last batch leaves a process without work."""
+        last = images % self.batch or min(images, self.batch)
+        if last < max(2, processes) * self.accumulate:
+            parts = self.accumulate > 1
             raise ValueError(
-                f"every process needs an image of every batch, and a batch norm two: the last batch has {left}, "
-                f"{shared}; choose another --limit, --pairs or batch, fewer --devices"
-                + (" or a smaller --accumulate" if self.accumulate > 1 else "")
+                "every process needs an image of every batch, and a batch norm needs two: the last batch has "
+                f"{last}, for {processes} process{'es' if processes > 1 else ''}"
+                + (f" in {self.accumulate} micro-batches" if parts else "")
+                + "; choose another --limit, --pairs or batch, fewer --devices"
+                + (" or a smaller --accumulate" if parts else "")
             )
         return -(-images // self.batch)
 
-    def factor(self, part: float) -> float:
-        """The learning rate over its largest value, when this part of the training is done."""
-        if self.schedule == "logarithmic":  # the same all epoch long
-            part = math.floor(part * self.epochs + 1e-9) / max(1, self.epochs - 1)
-        return _SCHEDULES[self.schedule](part)
+    def lr_multiplier(self, progress: float) -> float:
+        """Return the learning rate over its peak after this fraction of the training."""
+        if self.schedule == "logarithmic":  # constant within an epoch
+            progress = math.floor(progress * self.epochs + 1e-9) / max(1, self.epochs - 1)
+        return _SCHEDULES[self.schedule](progress)
 
 
-def _steps(part: float) -> float:
-    """A tenth after every third; the rounding error of a part does not count."""
-    return 0.1 ** int(3 * part + 1e-9)
+def _one_cycle(progress: float) -> float:
+    """Linear warm-up over the first quarter, then linear decay to zero."""
+    return min(progress / 0.25, (1 - progress) / 0.75)
 
 
-def _drops(part: float) -> float:
-    """A fifth after 0.3, 0.4, 0.6 and 0.8 of the training."""
-    return 0.2 ** sum(part + 1e-9 >= drop for drop in (0.3, 0.4, 0.6, 0.8))
+def _cosine(progress: float) -> float:
+    """Linear warm-up over the first twentieth, then cosine decay to zero."""
+    warmup = 0.05
+    if progress < warmup:
+        return progress / warmup
+    return (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup))) / 2
 
 
-def _one_cycle(part: float) -> float:
-    """Up along a line in the first quarter, down along a line to zero."""
-    return min(part / 0.25, (1 - part) / 0.75)
-
-
-def _cosine(part: float) -> float:
-    """Up along a line in the first twentieth, down along a cosine to zero."""
-    rise = 0.05
-    return part / rise if part < rise else (1 + math.cos(math.pi * (part - rise) / (1 - rise))) / 2
-
-
-def _logarithmic(part: float) -> float:
-    """Down to a thousandth along a line of the logarithm."""
-    return math.pow(1e-3, part)
-
-
+# 1e-9 absorbs the rounding error of the progress.
 _SCHEDULES: dict[str, Callable[[float], float]] = {
-    "steps": _steps,
-    "drops": _drops,
+    "steps": lambda progress: 0.1 ** int(3 * progress + 1e-9),
+    "drops": lambda progress: 0.2 ** sum(progress + 1e-9 >= drop for drop in (0.3, 0.4, 0.6, 0.8)),
     "one-cycle": _one_cycle,
     "cosine": _cosine,
-    "logarithmic": _logarithmic,
+    "logarithmic": lambda progress: math.pow(1e-3, progress),
 }

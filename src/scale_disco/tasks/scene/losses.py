@@ -1,4 +1,4 @@
-"""How a read-out learns: by how much two copies of a picture differ in size."""
+"""The module that trains readouts."""
 
 from __future__ import annotations
 
@@ -12,42 +12,43 @@ from .copies import LOSSES
 from .readout import Equivariant, Readout
 from .training import ProfilePairDataset, SceneOptions
 
-_SAMPLE = 1024  # pairs from which a read-out learns how strong channels are
-_NEAR = 0.25  # octaves that an answer may be off and is not wrong
+_PREPARATION_PAIRS = 1024  # from which the readout takes the strength of channels
+_TOLERANCE = 0.25  # octaves of error of a correct prediction
 
 
 class ReadoutModule(TrainingModule):
-    """Learns to tell by how much copies were resized.
+    """Trains a readout to predict the change of scale between two copies of an image.
 
-    Where weights are shared along the axis, every scale has to tell it: those of one copy and of the other, at any
-    distance along the axis. So the axis shows sizes that no copy has.
+    A readout that shares its weights along the scale axis predicts it from every scale, and from the profile of the
+    second copy rolled along the axis. So it sees changes of scale that no pair of copies has.
     """
 
     network: Readout
 
-    def __init__(self, network: nn.Module, settings: RunOptions, *, steps: int) -> None:
-        assert isinstance(settings, SceneOptions)
-        super().__init__(network, settings, steps=steps)
-        self.compare = LOSSES[settings.loss]
+    def __init__(self, network: nn.Module, options: RunOptions, *, steps: int) -> None:
+        assert isinstance(options, SceneOptions)
+        super().__init__(network, options, steps=steps)
+        self.pair_loss = LOSSES[options.loss]
 
-    def prepare(self, shown: Dataset) -> None:
-        """Let the read-out know how strong channels are, and of which network."""
-        assert isinstance(shown, ProfilePairDataset)
-        self.network.prepare(shown.read(range(min(_SAMPLE, len(shown))), 0).flatten(0, 1), shown.fingerprint)
+    def prepare(self, dataset: Dataset) -> None:
+        """Give the readout the strength of channels, and the fingerprint of the backbone."""
+        assert isinstance(dataset, ProfilePairDataset)
+        profiles = dataset.read(range(min(_PREPARATION_PAIRS, len(dataset))), 0).flatten(0, 1)
+        self.network.prepare(profiles, dataset.fingerprint)
 
-    def loss_of(self, batch: Batch) -> Tensor:
+    def compute_loss(self, batch: Batch) -> Tensor:
         profiles, others = batch.images.unbind(1)
-        loss = self.compare(self.network.compare(profiles, others), batch.labels)
+        loss = self.pair_loss(self.network.compare(profiles, others), batch.labels)
         if isinstance(self.network, Equivariant):
-            one, other = self.network.votes(torch.cat([profiles, others]))[0].chunk(2)
-            turned = other.roll(int(torch.randint(one.shape[1], ())), 1)
-            loss = loss + self.compare(one - turned, batch.labels[:, None].expand_as(one))
+            votes, other_votes = self.network.votes(torch.cat([profiles, others]))[0].chunk(2)
+            rolled = other_votes.roll(int(torch.randint(votes.shape[1], ())), 1)
+            loss = loss + self.pair_loss(votes - rolled, batch.labels[:, None].expand_as(votes))
         return loss
 
-    def answers_to(self, batch: Batch) -> Tensor:
+    def predict(self, batch: Batch) -> Tensor:
         tested = self.tested
         assert isinstance(tested, Readout)
         return tested.compare(*batch.images.unbind(1))
 
-    def wrong(self, answers: Tensor, batch: Batch) -> Tensor:
-        return (answers - batch.labels).abs() > _NEAR
+    def errors(self, predictions: Tensor, batch: Batch) -> Tensor:
+        return (predictions - batch.labels).abs() > _TOLERANCE

@@ -1,26 +1,25 @@
-"""Runs beside the paper's Tables 2 and 3."""
+"""Runs next to the paper's Tables 2 and 3."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from ...models import default_options
 from ..io.report import table
-from ..runs.groups import RunGroup, TableRow, over_runs
-from ..runs.outcomes import Outcome
 from ..runs.plots import Point
-from .training import RECIPES, Stl10Options
+from ..runs.record import METADATA
+from ..runs.tables import Outcome, RunGroup, TableRow, over_runs
+from .training import RECIPES
 
 
 class Table2Entry(NamedTuple):
-    """A column of Table 2, and of DISCO the rows of Table 3: equivariance errors of its bases, and errors with these.
+    """A column of Table 2: seconds per epoch, and the error on STL-10 of one run, in percent.
 
-    Errors are in per cent, on STL-10, of one run each; seconds are those of an epoch.
+    `bases` holds the rows of Table 3: equivariance errors of bases, and the errors of networks with them.
     """
 
     name: str
@@ -39,16 +38,15 @@ PAPER = {
     "stl10/disco": Table2Entry("DISCO", 50, 8.07, ((0.240, 8.63), (0.082, 8.25), (0.003, 8.07))),
 }
 _WRN, _DISCO = "stl10/wrn", "stl10/disco"
-_WITHIN = ("model", "layout", "pools", "basis_steps", "seed")  # in which runs of one table may differ
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Stl10Options)}
+_VARIED = ("model", "layout", "pools", "basis_steps", "seed")  # options in which the runs of a table may differ
 
 
 class Variant(NamedTuple):
-    """A network of the table, with what may be changed in it; None where it is as in the paper."""
+    """A network of the table, and its options where they differ from the paper's."""
 
     model: str
-    layout: str | None
-    pools: str | None
+    layout: str | None = None
+    pools: str | None = None
 
     @property
     def name(self) -> str:
@@ -58,34 +56,34 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Tables2And3(RunGroup):
-    """Networks of a depth and width, trained on the same images in the same way."""
+    """Networks of one depth and width, trained on the same images in the same way."""
 
-    data: str  # by the name that its reader gave it
+    data: str  # its name in the metadata
 
-    settings = Stl10Options
+    experiment = "stl10"
     paper = PAPER
     data_of_paper = "STL-10"
-    together = staticmethod(over_runs)  # all runs see the same test images
+    merge = staticmethod(over_runs)  # all runs are tested on the same images
 
     @classmethod
-    def sort(cls, found: Iterable[Outcome]) -> list[Self]:
+    def sort(cls, outcomes: Iterable[Outcome]) -> list[Self]:
         groups: dict[str, list[Outcome]] = {}
-        for one in found:
-            settings = {name: value for name, value in one.settings.as_dict().items() if name not in _WITHIN}
-            settings["epochs"] = one.settings.full_recipe.epochs
-            facts = one.record["facts"]
-            groups.setdefault(json.dumps([settings, facts["name"], facts["train"]]), []).append(one)
+        for outcome in outcomes:
+            common = {name: value for name, value in outcome.options.as_dict().items() if name not in _VARIED}
+            common["epochs"] = outcome.options.full_recipe.epochs
+            metadata = outcome.record[METADATA]
+            groups.setdefault(json.dumps([common, metadata["name"], metadata["train"]]), []).append(outcome)
         titles = [_title(members[0]) for members in groups.values()]
         tables = []
         for title, members in zip(titles, groups.values(), strict=True):
-            facts = members[0].record["facts"]
-            # The same name may be that of other images.
-            more = f", images {facts['train'][:8]}" if titles.count(title) > 1 else ""
-            tables.append(cls(title + more, members, facts["name"]))
+            metadata = members[0].record[METADATA]
+            # Other images may have the same name.
+            checksum = f", images {metadata['train'][:8]}" if titles.count(title) > 1 else ""
+            tables.append(cls(title + checksum, members, metadata["name"]))
         return tables
 
-    def contests(self) -> dict[str, list[TableRow]]:
-        return {_called(self.data): [self._row(variant) for variant in self._variants()]}
+    def comparisons(self) -> dict[str, list[TableRow]]:
+        return {_data_name(self.data): [self._row(variant) for variant in self._variants()]}
 
     def parts(self) -> list[str]:
         first, *others = super().parts()
@@ -98,15 +96,15 @@ class Tables2And3(RunGroup):
         for variant in self._variants():
             row, paper = self._row(variant), PAPER[variant.model]
             ratio = self._over_wrn(row)
-            own = variant == Variant(variant.model, None, None)
+            of_paper = variant == Variant(variant.model)
             rows.append(
                 [
                     row.name,
                     row.error_cell(),
-                    f"{paper.error:.2f}" if own else "-",
+                    f"{paper.error:.2f}" if of_paper else "-",
                     f"{row.seconds:.{0 if row.seconds >= 10 else 1}f}" if row.measured else "-",
                     "-" if ratio is None else f"{ratio:.1f}",
-                    f"{paper.seconds / PAPER[_WRN].seconds:g}" if own else "-",
+                    f"{paper.seconds / PAPER[_WRN].seconds:g}" if of_paper else "-",
                     row.equivariance_cell(),
                     row.parameters_cell(),
                 ]
@@ -114,7 +112,7 @@ class Tables2And3(RunGroup):
         return table(header, rows, markdown=True)
 
     def table_of_bases(self) -> str:
-        """Table 3: DISCO with bases whose descent was stopped, and with the optimum; empty without such runs."""
+        """Return Table 3: DISCO with bases of a stopped descent, and with the optimum; empty without such runs."""
         rows = [[row.name, row.equivariance_cell(), row.error_cell()] for row in self._bases()]
         theirs = [["paper, STL-10", f"{value:.3f}", f"{error:.2f}"] for value, error in PAPER[_DISCO].bases]
         return table(["basis of DISCO", "Eq. 14", "error, %"], rows + theirs, markdown=True) if rows else ""
@@ -123,92 +121,92 @@ class Tables2And3(RunGroup):
         return "" if self.data == "stl10" else self.data
 
     def bars(self) -> str:
-        counts = {len(row.measured) for row in next(iter(self.contests().values()))} - {0}
+        counts = {len(row.measured) for row in next(iter(self.comparisons().values()))} - {0}
         if counts <= {1}:
-            return "binomial deviations"
-        return "deviations over seeds" + (" (of one run: binomial)" if 1 in counts else "")
+            return super().bars()
+        return "standard deviations over seeds" + (" (of one run: binomial)" if 1 in counts else "")
 
     def points(self) -> list[Point]:
-        """Of DISCO with every basis."""
-        rows = self._bases() or [TableRow("optimum", self._row(Variant(_DISCO, None, None)).outcomes)]
-        return [row.point(row.name) for row in rows if row.equivariance is not None]
+        """Return those of DISCO with every basis."""
+        rows = self._bases() or [TableRow("optimum", self._row(Variant(_DISCO)).outcomes)]
+        return [row.point() for row in rows if row.equivariance is not None]
 
     @classmethod
     def points_of_paper(cls) -> list[Point]:
         return [Point("", value, error, 0.0) for value, error in PAPER[_DISCO].bases]
 
     def _variants(self) -> list[Variant]:
-        """Those of the paper, each with the others that were trained behind it."""
-        trained = {_variant(one) for one in self.outcomes if one.settings.basis_steps is None}
-        own = {Variant(model, None, None) for model in PAPER}
-        order = list(PAPER)
-        return sorted(own | trained, key=lambda one: (order.index(one.model), one.layout or "", one.pools or ""))
+        """Return the networks of the paper, each followed by its trained variants."""
+        trained = {_variant(outcome) for outcome in self.outcomes if outcome.options.basis_steps is None}
+        return sorted(trained | {Variant(model) for model in PAPER}, key=_position)
 
     def _row(self, variant: Variant, steps: int | None = None) -> TableRow:
-        members = [one for one in self.outcomes if (_variant(one), one.settings.basis_steps) == (variant, steps)]
+        members = [
+            outcome for outcome in self.outcomes if (_variant(outcome), outcome.options.basis_steps) == (variant, steps)
+        ]
         return TableRow(variant.name, members)
 
     def _bases(self) -> list[TableRow]:
-        """Rows of Table 3: by the steps of the descent, the optimum last."""
-        stopped: dict[Variant, set[int]] = {}
-        for one in self.outcomes:
-            if one.settings.basis_steps is not None:
-                stopped.setdefault(_variant(one), set()).add(one.settings.basis_steps)
+        """Return the rows of Table 3: by the steps of the descent, the optimum last."""
+        steps_of: dict[Variant, set[int]] = {}
+        for outcome in self.outcomes:
+            if outcome.options.basis_steps is not None:
+                steps_of.setdefault(_variant(outcome), set()).add(outcome.options.basis_steps)
         rows = []
-        for variant in sorted(stopped, key=lambda one: (one.layout or "", one.pools or "")):
-            words = variant.name.removeprefix(PAPER[_DISCO].name)
-            for steps in (*sorted(stopped[variant]), None):
+        for variant in sorted(steps_of, key=_position):
+            suffix = variant.name.removeprefix(PAPER[_DISCO].name)
+            for steps in (*sorted(steps_of[variant]), None):
                 name = "optimum" if steps is None else f"{steps} step{'' if steps == 1 else 's'}"
-                rows.append(TableRow(f"{name}{words}", self._row(variant, steps).outcomes))
+                rows.append(TableRow(f"{name}{suffix}", self._row(variant, steps).outcomes))
         return rows
 
     def _over_wrn(self, row: TableRow) -> float | None:
-        """Seconds of an epoch over those of WRN on the same machine."""
-        wrn = _by_machine(self._row(Variant(_WRN, None, None)))
-        ratios = [seconds / wrn[machine] for machine, seconds in _by_machine(row).items() if wrn.get(machine)]
+        """Return the time of an epoch over that of WRN on the same machine."""
+        wrn = _seconds_by_machine(self._row(Variant(_WRN)))
+        ratios = [seconds / wrn[machine] for machine, seconds in _seconds_by_machine(row).items() if wrn.get(machine)]
         return statistics.median(ratios) if ratios else None
 
 
-def _variant(one: Outcome) -> Variant:
-    usual = default_options(one.settings.model)
-    chosen = {name: getattr(one.settings, name) for name in ("layout", "pools")}
-    return Variant(
-        one.settings.model, **{name: None if value == usual.get(name) else value for name, value in chosen.items()}
-    )
+def _variant(outcome: Outcome) -> Variant:
+    defaults = default_options(outcome.options.model)
+    values = {name: getattr(outcome.options, name) for name in ("layout", "pools")}
+    changed = {name: value for name, value in values.items() if value != defaults.get(name)}
+    return Variant(outcome.options.model, **changed)
 
 
-def _by_machine(row: TableRow) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for one in row.measured:
-        found.setdefault(one.record["machine"], []).append(one.seconds)
-    return {machine: statistics.median(seconds) for machine, seconds in found.items()}
+def _position(variant: Variant) -> tuple[int, str, str]:
+    return list(PAPER).index(variant.model), variant.layout or "", variant.pools or ""
 
 
-def _called(data: str) -> str:
-    """STL-10 is what has its checksums, and nothing else."""
+def _seconds_by_machine(row: TableRow) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {}
+    for outcome in row.measured:
+        seconds.setdefault(outcome.record["machine"], []).append(outcome.seconds)
+    return {machine: statistics.median(values) for machine, values in seconds.items()}
+
+
+def _data_name(data: str) -> str:
+    """Return the name for the reader; only data with the checksums of STL-10 is named stl10."""
     return "STL-10" if data == "stl10" else data
 
 
-def _title(one: Outcome) -> str:
-    """What the runs have in common, with all settings that are not the usual ones."""
-    settings, data = one.settings, one.record["facts"]["name"]
-    words = [_called(data)]
-    if settings.format == "folder":
-        words[0] += f" at {settings.side} pixels"
+def _title(outcome: Outcome) -> str:
+    """Return what the runs have in common, with all options that are not at their defaults."""
+    options, data = outcome.options, outcome.record[METADATA]["name"]
+    parts = [_data_name(data)]
+    if options.format == "folder":
+        parts[0] += f" at {options.side} pixels"
     if data != "stl10":
-        words.append("not STL-10")
-    if settings.limit is not None:
-        words.append(f"{settings.limit} training images")
-    words.append(f"WRN-{settings.depth}-{settings.width}")
-    epochs = settings.full_recipe.epochs
-    stretched = "" if epochs == RECIPES[settings.recipe].epochs else f" stretched to {epochs} epochs"
-    words.append(f"recipe {settings.recipe}{stretched}")
-    told = {*_WITHIN, "format", "side", "limit", "depth", "width", "recipe", "epochs"}
-    for name, value in settings.as_dict().items():
-        if name not in told and value != _DEFAULTS[name]:
-            words.append(f"{name.replace('_', ' ')} {_plain(value)}")
-    return ", ".join(words)
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        parts.append("not STL-10")
+    if options.limit is not None:
+        parts.append(f"{options.limit} training images")
+    parts.append(f"WRN-{options.depth}-{options.width}")
+    epochs = options.full_recipe.epochs
+    stretched = "" if epochs == RECIPES[options.recipe].epochs else f" stretched to {epochs} epochs"
+    parts.append(f"recipe {options.recipe}{stretched}")
+    named = {*_VARIED, "format", "side", "limit", "depth", "width", "recipe", "epochs"}
+    for name, each in options.fields().items():
+        value = getattr(options, name)
+        if name not in named and value != each.default:
+            parts.append(f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, float) else value}")
+    return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""How a tracker learns: what its scores should be, and how far they are from it."""
+"""Losses of trackers, and the module that trains them."""
 
 from __future__ import annotations
 
@@ -14,146 +14,141 @@ from ..runs.options import RunOptions
 from .networks import STRIDE, Siamese
 from .training import TrackerOptions
 
-_RADIUS = 2.0  # cells around the true place that are right, along both axes together
-_SHARPNESS = 20.0  # of the softmax over cosines
-_SAMPLE = 16  # pairs from which a network's scores are scaled
-_NEAR = 1.0  # cells from the true place to the best, at most, for an answer that is not wrong
+_RADIUS = 2.0  # cells around the target that are positive, L1 distance
+_TEMPERATURE = 20.0  # factor of cosines before the softmax
+_CALIBRATION_PAIRS = 16
+_TOLERANCE = 1.0  # cells from the target to the maximum of a correct prediction
 
 
 class TrackerModule(TrainingModule):
-    """Learns to find the object of a template, and how large it is, by the stages that are open in an epoch.
+    """Trains a tracker to find the object of a template and its scale; the last stages first.
 
     Args:
-        network: That is trained; stages that never open keep their weights.
-        settings: How.
-        steps: Of an epoch.
+        network: The network to train; stages that are never unfrozen keep their weights.
+        options: Options of the run.
+        steps: Steps per epoch.
     """
 
     network: Siamese
 
-    def __init__(self, network: nn.Module, settings: RunOptions, *, steps: int) -> None:
-        assert isinstance(settings, TrackerOptions)
-        super().__init__(network, settings, steps=steps)
-        self.settings = settings
-        last = settings.open_stages(self.recipe.epochs - 1)
-        self._open(last)
-        self.waiting = settings.open_stages(0) < last
+    def __init__(self, network: nn.Module, options: RunOptions, *, steps: int) -> None:
+        assert isinstance(options, TrackerOptions)
+        super().__init__(network, options, steps=steps)
+        self.options = options
+        stages = options.trained_stages(self.recipe.epochs - 1)
+        self._unfreeze(stages)
+        self.unfreezes = options.trained_stages(0) < stages
 
-    def _open(self, count: int) -> None:
-        """Let the last stages learn, and no other."""
+    def _unfreeze(self, count: int) -> None:
+        """Train the last stages, and freeze all others."""
         self.network.requires_grad_(False).eval()
         for stage in self.network.stages()[:count]:
-            stage.requires_grad_(True).train(self.settings.course.norms)
+            stage.requires_grad_(True).train(self.options.unfreezing.norms)
 
-    def prepare(self, shown: Dataset) -> None:
-        """Scale the scores of a network that never tracked to logits: right places above zero, others below."""
-        if not self.settings.course.scaled:
+    def prepare(self, dataset: Dataset) -> None:
+        """Scale the scores of an untrained network to logits: positive cells above zero, others below."""
+        if not self.options.unfreezing.calibrate:
             return
-        rows = range(min(_SAMPLE, len(shown)))
-        place, right = [], []
+        scores, positive = [], []
         with torch.no_grad():
-            for row in rows:
-                maps = self.network(*shown.read([row], 0).chunk(2, 1)).place
-                place.append(maps)
-                right.append(right_places(shown.answers([row], 0)[:, :2], maps.shape[-1]))
-        scale_scores(self.network, torch.cat(place), torch.cat(right))
+            for row in range(min(_CALIBRATION_PAIRS, len(dataset))):
+                maps = self.network(*dataset.read([row], 0).chunk(2, 1)).place
+                scores.append(maps)
+                positive.append(positive_cells(dataset.targets([row], 0)[:, :2], maps.shape[-1]))
+        scale_scores(self.network, torch.cat(scores), torch.cat(positive))
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
-        self._open(self.settings.open_stages(self.current_epoch))
+        self._unfreeze(self.options.trained_stages(self.current_epoch))
 
-    def learned(self) -> Iterable[nn.Parameter]:
+    def trainable(self) -> Iterable[nn.Parameter]:
         return [parameter for parameter in self.network.parameters() if parameter.requires_grad]
 
-    def loss_of(self, batch: Batch) -> Tensor:
+    def compute_loss(self, batch: Batch) -> Tensor:
         scores = self.network(*batch.images.chunk(2, 1))
         shift, octaves = batch.labels[:, :2], batch.labels[:, 2]
-        right = right_places(shift, scores.place.shape[-1])
-        compare = triplet_loss if self.settings.triplets else balanced_loss
-        loss = compare(scores.place, right)
+        place_loss = triplet_loss if self.options.model == "track/trisiam" else balanced_loss
+        loss = place_loss(scores.place, positive_cells(shift, scores.place.shape[-1]))
         if scores.shifts is not None:
-            loss = loss + self.settings.scale_weight * shift_loss(scores.shifts, shift, octaves, self.network.steps)
+            loss = loss + self.options.scale_weight * shift_loss(scores.shifts, shift, octaves, self.network.steps)
         return loss
 
-    def answers_to(self, batch: Batch) -> Tensor:
-        place: Tensor = self.tested(*batch.images.chunk(2, 1)).place
-        return place
+    def predict(self, batch: Batch) -> Tensor:
+        scores: Tensor = self.tested(*batch.images.chunk(2, 1)).place
+        return scores
 
-    def wrong(self, answers: Tensor, batch: Batch) -> Tensor:
-        return distance(answers, batch.labels[:, :2]) > _NEAR
+    def errors(self, predictions: Tensor, batch: Batch) -> Tensor:
+        return distance(predictions, batch.labels[:, :2]) > _TOLERANCE
 
 
-def scale_scores(network: Siamese, place: Tensor, right: Tensor) -> None:
-    """Change gain and offset such that these scores [B, H, W] get a deviation of 1 at wrong cells, and zero lies in
-    the middle between the means of right and wrong ones."""
-    wrong = place[~right]
-    factor = 1 / wrong.std()
-    middle = (place[right].mean() + wrong.mean()) / 2
+def scale_scores(network: Siamese, scores: Tensor, positive: Tensor) -> None:
+    """Change gain and offset such that these scores [B, H, W] have a std of 1 over negative cells, and a zero halfway
+    between the means of positive and negative ones."""
+    negative_scores = scores[~positive]
+    factor = 1 / negative_scores.std()
+    middle = (scores[positive].mean() + negative_scores.mean()) / 2
     network.gain.mul_(factor)
     network.offset.sub_(middle).mul_(factor)
 
 
-def centres(shift: Tensor, side: int) -> Tensor:
-    """Where objects are in a map of so many cells a side, from their shifts in pixels: x and y, [B, 2]."""
+def target_cells(shift: Tensor, side: int) -> Tensor:
+    """Return the x and y of objects in a score map of a given side, [B, 2], from their shifts in pixels."""
     return (side - 1) / 2 + shift / STRIDE
 
 
-def right_places(shift: Tensor, side: int) -> Tensor:
-    """Cells near to the objects, bool [B, side, side], from their shifts in pixels [B, 2]."""
+def positive_cells(shift: Tensor, side: int) -> Tensor:
+    """Return the cells near the objects, bool [B, side, side], from their shifts in pixels [B, 2]."""
     cells = torch.arange(side, device=shift.device)
-    x, y = (centres(shift, side)[:, :, None] - cells).abs().unbind(1)  # [B, side]
+    x, y = (target_cells(shift, side)[:, :, None] - cells).abs().unbind(1)  # [B, side]
     return x[:, None, :] + y[:, :, None] <= _RADIUS
 
 
-def balanced_loss(place: Tensor, right: Tensor) -> Tensor:
-    """Binary cross-entropy of logits [B, H, W], half by right cells and half by others in every map."""
-    losses = F.binary_cross_entropy_with_logits(place, right.to(place.dtype), reduction="none")
-    return (_mean(losses, right) + _mean(losses, ~right)).mean() / 2
+def balanced_loss(scores: Tensor, positive: Tensor) -> Tensor:
+    """Binary cross-entropy of logits [B, H, W]; positive and negative cells weigh the same in every map."""
+    losses = F.binary_cross_entropy_with_logits(scores, positive.to(scores.dtype), reduction="none")
+    return (_masked_mean(losses, positive) + _masked_mean(losses, ~positive)).mean() / 2
 
 
-def triplet_loss(place: Tensor, right: Tensor) -> Tensor:
-    """log(1 + exp(wrong - right)), a mean over all pairs of a right cell and another of a map (Dong and Shen 2018)."""
-    place, right = place.flatten(1), right.flatten(1)
-    losses = F.softplus(place[:, None, :] - place[:, :, None])  # [B, right, wrong]
-    return _mean(losses, right[:, :, None] & ~right[:, None, :]).mean()
+def triplet_loss(scores: Tensor, positive: Tensor) -> Tensor:
+    """Mean of log(1 + exp(negative - positive)) over all pairs of a positive and a negative cell of a map (Dong and
+    Shen 2018)."""
+    scores, positive = scores.flatten(1), positive.flatten(1)
+    losses = F.softplus(scores[:, None, :] - scores[:, :, None])  # [B, positive, negative]
+    return _masked_mean(losses, positive[:, :, None] & ~positive[:, None, :]).mean()
 
 
-def shift_loss(shifts: Tensor, shift: Tensor, octaves: Tensor, steps: Sequence[float]) -> Tensor:
-    """Cross-entropy of cosines [B, J, H, W] over all places and sizes.
-
-    What lies between two cells or two steps belongs to both, the more to the nearer.
+def shift_loss(cosines: Tensor, shift: Tensor, octaves: Tensor, steps: Sequence[float]) -> Tensor:
+    """Cross-entropy of cosines [B, J, H, W] over all places and scales; targets are interpolated linearly.
 
     Args:
-        shifts: Of objects larger by every one of the steps.
-        shift: Of the objects from the middle, in pixels, [B, 2].
-        octaves: By which they are larger, [B].
-        steps: Octaves of every map, ascending.
+        cosines: One map for every step.
+        shift: Shifts of the objects from the center, in pixels, [B, 2].
+        octaves: Changes of their scale, [B].
+        steps: Changes of scale of the maps in octaves, ascending.
     """
-    side = shifts.shape[-1]
+    side = cosines.shape[-1]
     cells = list(range(side))
-    x, y = (_shares(centre, cells) for centre in centres(shift, side).unbind(1))
-    right = torch.einsum("bj,by,bx->bjyx", _shares(octaves, steps), y, x)
-    return F.cross_entropy(_SHARPNESS * shifts.flatten(1), right.flatten(1).to(shifts.dtype))
+    x, y = (_interpolation(center, cells) for center in target_cells(shift, side).unbind(1))
+    targets = torch.einsum("bj,by,bx->bjyx", _interpolation(octaves, steps), y, x)
+    return F.cross_entropy(_TEMPERATURE * cosines.flatten(1), targets.flatten(1).to(cosines.dtype))
 
 
-def _shares(octaves: Tensor, steps: Sequence[float]) -> Tensor:
-    """How much of a size belongs to every step, [B] -> [B, J]; those beyond the ends belong to the ends."""
-    points = torch.tensor(steps, dtype=octaves.dtype, device=octaves.device)
-    octaves = octaves.clamp(points[0], points[-1])[:, None]
-    width = points[1] - points[0]
-    return (1 - (octaves - points).abs() / width).clamp(min=0)
+def _interpolation(values: Tensor, points: Sequence[float]) -> Tensor:
+    """Return weights of linear interpolation between points, [B] -> [B, J]; values are clamped to the ends."""
+    grid = torch.tensor(points, dtype=values.dtype, device=values.device)
+    values = values.clamp(grid[0], grid[-1])[:, None]
+    return (1 - (values - grid).abs() / (grid[1] - grid[0])).clamp(min=0)
 
 
-def distance(place: Tensor, shift: Tensor) -> Tensor:
-    """Cells from the best place of every map [B, H, W] to the true one, [B]."""
-    side = place.shape[-1]
-    best = place.flatten(1).argmax(1)
-    found = torch.stack([best % side, best // side], 1)
-    away = found - centres(shift, side)
-    return torch.hypot(away[:, 0], away[:, 1])
+def distance(scores: Tensor, shift: Tensor) -> Tensor:
+    """Return the distance from the maximum of every map [B, H, W] to the object, in cells, [B]."""
+    side = scores.shape[-1]
+    best = scores.flatten(1).argmax(1)
+    offset = torch.stack([best % side, best // side], 1) - target_cells(shift, side)
+    return torch.hypot(offset[:, 0], offset[:, 1])
 
 
-def _mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """The mean over the chosen values of every row, [B, ...] -> [B]."""
-    total: Tensor = (values * chosen).flatten(1).sum(1)
-    return total / chosen.flatten(1).sum(1)
+def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the masked values of every row, [B, ...] -> [B]."""
+    total: Tensor = (values * mask).flatten(1).sum(1)
+    return total / mask.flatten(1).sum(1)

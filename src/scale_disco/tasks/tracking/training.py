@@ -1,8 +1,7 @@
-"""The experiment of tracking: pairs of views out of videos, in the layouts of OTB and GOT-10k."""
+"""Training of trackers on pairs of crops from videos, in the layouts of OTB and GOT-10k."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import random
@@ -17,189 +16,137 @@ from torch import Tensor, nn
 from ...basis.cpu import one_thread
 from ...models import create_model, list_models
 from ...models.checkpoints import read_checkpoint
-from ..runs.batches import Dataset, seed_of
-from ..runs.options import Evaluation, Progress, RunOptions, TrainingData, setting
-from ..runs.recipe import PRECISIONS, Recipe
+from ..runs.batches import Dataset, combined_seed
+from ..runs.experiments import Experiment, TrainingData
+from ..runs.options import NON_NEGATIVE, NetworkOptions, at_least, between, option
+from ..runs.recipe import Recipe
 from .data import sequences as otb
 from .data.pairs import CropPair, cut_pair, draw_pair
 from .networks import INSTANCE
 
-_HELD = 64  # pairs of held-out videos, at most
-_FARTHEST = 64  # pixels from the middle to the last cell of a map
+_VALIDATION_PAIRS = 64  # at most
+_MAX_SHIFT = 64  # pixels from the center to the last cell of a score map
 _MODELS = list_models("track")
 
 
 class UnfreezingSchedule(NamedTuple):
-    """What a recipe says of trackers alone."""
+    """What a recipe has for trackers alone: pairs, their augmentation, and when stages of the network are trained."""
 
     pairs: int
     shift: float
     zoom: float
-    opening: tuple[tuple[float, int], ...]  # after which part of the epochs how many of the last stages learn
-    norms: bool  # whether batch norms of these go on with their statistics
-    scaled: bool  # whether scores become logits before the first step
+    trained_stages: tuple[tuple[float, int], ...]  # after which fraction of the epochs, how many of the last stages
+    norms: bool  # whether batch norms of these update their statistics
+    calibrate: bool  # whether scores are scaled to logits before the first step
 
 
 RECIPES = {
-    "small": Recipe(epochs=6, batch=8, learning_rate=3e-4, schedule="cosine", weights="last", clip=10.0),
-    "paper": Recipe(
-        epochs=50,
-        batch=24,
-        learning_rate=1e-2,
-        schedule="logarithmic",
-        optimiser="momentum",
-        weight_decay=1e-4,
-        weights="last",
-        clip=10.0,
-    ),
+    "small": Recipe(6, 8, 3e-4, "cosine", weights="last", clip=10.0),
+    "paper": Recipe(50, 24, 1e-2, "logarithmic", "momentum", weight_decay=1e-4, weights="last", clip=10.0),
 }
-_COURSES = {
-    "small": UnfreezingSchedule(160, 32.0, 0.6, ((0.0, 4),), norms=False, scaled=True),
-    "paper": UnfreezingSchedule(
-        450_000,
-        4.0,
-        0.07,
-        ((0.0, 1), (0.1, 2), (0.2, 3), (0.3, 4), (0.5, 5), (0.6, 6), (0.7, 8)),
-        norms=True,
-        scaled=False,
-    ),
+_STAGES = ((0.0, 1), (0.1, 2), (0.2, 3), (0.3, 4), (0.5, 5), (0.6, 6), (0.7, 8))
+_UNFREEZING = {
+    "small": UnfreezingSchedule(160, 32.0, 0.6, ((0.0, 4),), norms=False, calibrate=True),
+    "paper": UnfreezingSchedule(450_000, 4.0, 0.07, _STAGES, norms=True, calibrate=False),
 }
 
 
 @dataclass(frozen=True)
-class TrackerOptions(RunOptions):
-    """RunOptions of a run on pairs of views out of videos."""
+class TrackerOptions(NetworkOptions):
+    """Options of a run on pairs of crops from videos."""
 
     experiment = "tracker"
-    subject = "objects"
-    seen = (1.0, 1.0)
-    models = _MODELS
     recipes = RECIPES
     named = ("model", "recipe", "seed")
-    words = {"precision": PRECISIONS}  # noqa: RUF012
-    facts = {"name": str, "videos": int, "frames": int, "boxes": str, "weights": str}  # noqa: RUF012
-    learner = "matcher"
-    test = "disco otb ROOT --tracker RUN"
 
-    model: str = setting("track/disco", f"network: {', '.join(_MODELS)}")
-    pretrained: str | None = setting(None, "file of weights to start from, of a ResNet-50 or of a tracker")
-    stages: int | None = setting(
-        None, "last stages of the network that learn (default 4; paper: 1, then more, then all)"
+    model: str = option("track/disco", f"network: {', '.join(_MODELS)}", choices=_MODELS)
+    recipe: str = option("small", "small (6 epochs, last stages) or paper (50, stage after stage)", choices=RECIPES)
+    pretrained: str | None = option(None, "file of weights to start from, of a ResNet-50 or of a tracker")
+    stages: int | None = option(None, "last stages that are trained (default 4; paper: 1 to all)", rule=at_least(1))
+    pairs: int | None = option(None, "pairs of crops per epoch", rule=at_least(2))
+    shift: float | None = option(
+        None, "maximum shift of the object in a crop, in pixels (default 32; paper: 4)", rule=between(0, _MAX_SHIFT)
     )
-    pairs: int | None = setting(None, "another number of pairs of views of an epoch")
-    shift: float | None = setting(None, "pixels of a view by which the object is moved, at most (default 32; paper: 4)")
-    zoom: float | None = setting(None, "octaves by which it is resized, at most (default 0.6; paper: 0.07)")
-    scale_weight: float = setting(0.5, "of the loss of scales, for networks that have them")
-    holdout: float = setting(0.1, "share of the videos that is kept for validation")
-    recipe: str = setting("small", "schedule: small (6 epochs on the last stages) or paper (50, stage after stage)")
-    epochs: int | None = setting(None, "another number of epochs; the schedule is stretched to it")
-    batch: int | None = setting(None, "another number of pairs of a step")
-    accumulate: int = setting(1, "parts of a batch computed one after the other, where memory is short")
-    learning_rate: float | None = setting(None, "another one, at its largest")
-    weight_decay: float | None = setting(None, "another one")
-    ema: float = setting(0.0, "decay of a moving average of the weights, such as 0.999, which is then tested")
-    precision: str = setting("32", "of the arithmetic: 32, 16 or bf16 (mixed with 32, for GPUs)")
-    limit: int | None = setting(None, "videos at most, for trials")
-    seed: int = setting(0, "of weights, order and augmentation")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, least in (("batch", 2), ("accumulate", 1), ("stages", 1), ("pairs", 2)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"--{_option(name)} must be at least {least}, got {value}")
-        for name in ("holdout", "ema"):
-            if not 0 <= (value := getattr(self, name)) < 1:
-                raise ValueError(f"--{name} must be from 0 to below 1, got {value}")
-        for name in ("learning_rate", "weight_decay", "scale_weight"):
-            if (value := getattr(self, name)) is not None and not 0 <= value < float("inf"):
-                raise ValueError(f"--{_option(name)} must be a number from 0 on, got {value}")
-        for name, most in (("shift", _FARTHEST), ("zoom", 2)):
-            if (value := getattr(self, name)) is not None and not 0 <= value <= most:
-                raise ValueError(f"--{name} must be from 0 to {most}, got {value}")
+    zoom: float | None = option(
+        None, "maximum zoom of a crop in octaves (default 0.6; paper: 0.07)", rule=between(0, 2)
+    )
+    scale_weight: float = option(0.5, "weight of the scale loss, for networks with scales", rule=NON_NEGATIVE)
 
     @property
-    def full_recipe(self) -> Recipe:
-        recipe = dataclasses.replace(
-            super().full_recipe, average=self.ema, precision=self.precision, accumulate=self.accumulate
-        )
-        given = {name: getattr(self, name) for name in ("batch", "learning_rate", "weight_decay")}
-        return dataclasses.replace(recipe, **{name: value for name, value in given.items() if value is not None})
-
-    @property
-    def course(self) -> UnfreezingSchedule:
-        """The course of the recipe as this run has it."""
-        course = _COURSES[self.recipe]
-        given = {name: value for name in ("pairs", "shift", "zoom") if (value := getattr(self, name)) is not None}
+    def unfreezing(self) -> UnfreezingSchedule:
+        """The unfreezing schedule of the recipe, with the values that other options override."""
+        overrides = {name: value for name in ("pairs", "shift", "zoom") if (value := getattr(self, name)) is not None}
         if self.stages is not None:
-            given["opening"] = ((0.0, self.stages),)
-        return course._replace(**given)
+            overrides["trained_stages"] = ((0.0, self.stages),)
+        return _UNFREEZING[self.recipe]._replace(**overrides)
 
-    def open_stages(self, epoch: int) -> int:
-        """How many of the last stages learn in an epoch, counted from 0."""
-        done = (epoch + 1) / self.full_recipe.epochs + 1e-9
-        return max(count for part, count in self.course.opening if part <= done)
+    def trained_stages(self, epoch: int) -> int:
+        """Return how many of the last stages are trained in an epoch, counted from 0."""
+        progress = (epoch + 1) / self.full_recipe.epochs + 1e-9
+        return max(count for start, count in self.unfreezing.trained_stages if start <= progress)
 
-    @property
-    def triplets(self) -> bool:
-        """Whether places are compared by triplets."""
-        return self.model == "track/trisiam"
 
-    @property
-    def folder(self) -> str:
-        return f"{self.model.replace('/', '-')}-{self.recipe}-{self.seed}"
+def make_data(options: TrackerOptions, folder: Path) -> TrainingData:
+    """Read the videos, some of them held out for validation."""
+    videos = otb.read_sequences(folder)
+    random.Random(0).shuffle(videos)
+    videos = videos[: options.limit]
+    count, schedule = options.holdout_count(len(videos), "videos"), options.unfreezing
+    metadata = {
+        "name": folder.resolve().name,
+        "videos": len(videos),
+        "frames": sum(len(video.frames) for video in videos),
+        "boxes": _checksum(videos),
+    }
+    pairs = min(_VALIDATION_PAIRS, schedule.pairs)
+    validation = CropPairDataset(videos[:count], pairs, schedule, 0) if count else None
+    return TrainingData(CropPairDataset(videos[count:], schedule.pairs, schedule, options.seed), validation, metadata)
 
-    def lesson(self, data: Path, *, cache: Path | None = None, progress: Progress | None = None) -> TrainingData:
-        if cache is not None:
-            raise ValueError("--cache keeps the decoded pictures of stl10 --format folder")
-        videos = otb.read_sequences(data)
-        random.Random(0).shuffle(videos)
-        videos = videos[: self.limit]
-        held = round(self.holdout * len(videos))
-        if self.holdout and not 0 < held < len(videos):
-            raise ValueError(
-                f"--holdout {self.holdout} of {len(videos)} videos keeps {held} for validation: "
-                "there must be one at least, and one to train on; --holdout 0 keeps none"
-            )
-        facts = {
-            "name": data.resolve().name,
-            "videos": len(videos),
-            "frames": sum(len(video.frames) for video in videos),
-            "boxes": _checksum(videos),
-        }
-        validation = CropPairDataset(videos[:held], min(_HELD, self.course.pairs), self.course, 0) if held else None
-        return TrainingData(
-            CropPairDataset(videos[held:], self.course.pairs, self.course, self.seed), validation, facts
-        )
 
-    def origin(self) -> dict[str, Any]:
-        return {"weights": "" if self.pretrained is None else read_checkpoint(self.pretrained).sha256}
+def make_model(options: TrackerOptions, metadata: Mapping[str, Any]) -> nn.Module:
+    """Return the network."""
+    return create_model(options.model)
 
-    def network(self, facts: Mapping[str, Any]) -> nn.Module:
-        return create_model(self.model)
 
-    def untrained(self, facts: Mapping[str, Any]) -> nn.Module:
-        if self.pretrained is None:
-            return self.network(facts)
-        return create_model(self.model, pretrained=self.pretrained, sha256=facts["weights"])
+def make_initial_model(options: TrackerOptions, metadata: Mapping[str, Any]) -> nn.Module:
+    """Return the network with the weights of `--pretrained`."""
+    if options.pretrained is None:
+        return create_model(options.model)
+    return create_model(options.model, pretrained=options.pretrained, sha256=metadata["weights"])
 
-    def exam(self, data: Path, facts: Mapping[str, Any], *, limit: int | None, outside: int) -> Evaluation:
-        raise ValueError(f"a tracker is tested on videos, by {self.test}")
+
+def initial_metadata(options: TrackerOptions) -> dict[str, Any]:
+    """Return the checksum of the weights of `--pretrained`."""
+    return {"weights": "" if options.pretrained is None else read_checkpoint(options.pretrained).sha256}
+
+
+EXPERIMENT = Experiment(
+    TrackerOptions,
+    make_data,
+    make_model,
+    subject="objects",
+    metadata={"name": str, "videos": int, "frames": int, "boxes": str, "weights": str},
+    make_initial_model=make_initial_model,
+    initial_metadata=initial_metadata,
+    training_module="tracking.losses:TrackerModule",
+    test_command="disco otb ROOT --tracker RUN",
+)
 
 
 class CropPairDataset(Dataset):
-    """Pairs of views of 255 pixels a side: every video as often as any other, every pair drawn anew every epoch.
+    """Pairs of crops of 255 pixels a side, drawn at random every epoch, from every video equally often.
 
     Args:
-        videos: That pairs are cut from.
-        count: Pairs of an epoch.
-        course: How far objects are moved and resized.
-        seed: Of what is drawn.
+        videos: Videos to draw from.
+        count: Pairs per epoch.
+        schedule: Maximum shift and zoom of objects.
+        seed: Random seed.
     """
 
     pixels = 2 * INSTANCE**2
 
-    def __init__(self, videos: Sequence[otb.Sequence], count: int, course: UnfreezingSchedule, seed: int) -> None:
-        self.videos, self.count, self.course, self.seed = videos, count, course, seed
+    def __init__(self, videos: Sequence[otb.Sequence], count: int, schedule: UnfreezingSchedule, seed: int) -> None:
+        self.videos, self.count, self.schedule, self.seed = videos, count, schedule, seed
         self.order = functools.lru_cache(maxsize=2)(self._order)
 
     def __len__(self) -> int:
@@ -207,22 +154,22 @@ class CropPairDataset(Dataset):
 
     def read(self, rows: Sequence[int], epoch: int) -> Tensor:
         with one_thread():
-            return torch.stack([cut_pair(*self._drawn(row, epoch)) for row in rows])  # [B, 6, 255, 255]
+            return torch.stack([cut_pair(*self._draw(row, epoch)) for row in rows])  # [B, 6, 255, 255]
 
-    def answers(self, rows: Sequence[int], epoch: int) -> Tensor:
-        """Shifts in pixels, right and down, and octaves: [B, 3]."""
-        pairs = [self._drawn(row, epoch)[1] for row in rows]
+    def targets(self, rows: Sequence[int], epoch: int) -> Tensor:
+        """Return shifts in pixels, right and down, and octaves: [B, 3]."""
+        pairs = [self._draw(row, epoch)[1] for row in rows]
         return torch.tensor([[*pair.shift, pair.octaves] for pair in pairs])
 
-    def _drawn(self, row: int, epoch: int) -> tuple[otb.Sequence, CropPair]:
+    def _draw(self, row: int, epoch: int) -> tuple[otb.Sequence, CropPair]:
         order = self.order(epoch)
         video = self.videos[order[row % len(order)]]
-        seed = seed_of(self.seed, epoch, row)
-        return video, draw_pair(video, seed, shift=self.course.shift, zoom=self.course.zoom)
+        seed = combined_seed(self.seed, epoch, row)
+        return video, draw_pair(video, seed, shift=self.schedule.shift, zoom=self.schedule.zoom)
 
     def _order(self, epoch: int) -> list[int]:
-        """All videos, shuffled."""
-        return random.Random(seed_of(self.seed, epoch)).sample(range(len(self.videos)), len(self.videos))
+        """Return all videos, shuffled."""
+        return random.Random(combined_seed(self.seed, epoch)).sample(range(len(self.videos)), len(self.videos))
 
 
 def _checksum(videos: Sequence[otb.Sequence]) -> str:
@@ -231,7 +178,3 @@ def _checksum(videos: Sequence[otb.Sequence]) -> str:
         state.update(f"{video.name} {len(video.frames)}\n".encode())
         state.update(video.boxes.numpy().tobytes())
     return state.hexdigest()
-
-
-def _option(name: str) -> str:
-    return name.replace("_", "-")
