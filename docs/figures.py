@@ -217,9 +217,9 @@ def draw_axis(quick: bool) -> Any:
         size = side / (1 + row)
         bottom = top if row == 0 else low
         gray(place(figure, (0.08, bottom, size, size), "image" if row == 0 else "its half"), shown)
-        for k, x in enumerate(maps):
+        for k, response in enumerate(maps):
             title = f"scale {basis.scales[k]:g}"
-            signed(place(figure, (0.08 + (k + 1) * step, bottom, size, size), title), x, limit)
+            signed(place(figure, (0.08 + (k + 1) * step, bottom, size, size), title), response, limit)
     differences = []
     for k in (1, 2):
         differences.append(float((resample(large_maps[k], 1 / 2) - small_maps[k - 1])[..., 8:-8, 8:-8].abs().max()))

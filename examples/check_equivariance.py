@@ -1,16 +1,18 @@
-"""Is it scale-equivariant? `equivariance_error` measures any callable, `assert_equivariant` makes a test of it.
+"""Is it scale-equivariant? `equivariance_error` measures any callable, `assert_equivariant` turns it into a test.
 
-Photographs are shrunk by every ratio of the scales, before the mapping and after it; the error is what differs between
-the two, as a part of the response (squared norms, Eq. 14 of the paper), away from the border.
+Photos are shrunk by every ratio of the scales, before and after the mapping; the error is the relative difference
+of the two (squared norms, Eq. 14 of the paper), away from the border.
 
     python examples/check_equivariance.py
 
 prints the error of each ratio for layers and networks with random weights. A scale convolution is exact between scales
-of integer ratio, and close elsewhere. An ordinary convolution looks for details of one size in pixels, and is off at
-every ratio. In networks ReLU and the way down count as well: blur pools cost little, strides cost much.
+of integer ratio, and close elsewhere. An ordinary convolution responds to details of one size in pixels, and is off at
+every ratio. In networks ReLU and downsampling count as well: blur pools cost little, strides cost much.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +30,7 @@ images = photos()  # [6, 1, 160, 160]
 
 
 class Attention(nn.Module):
-    """A layer of one's own: channels weighted by their mean, all scales alike."""
+    """A custom layer: channels weighted by their mean, all scales alike."""
 
     def __init__(self, lift: ScaleLift2d) -> None:
         super().__init__()
@@ -41,7 +43,7 @@ class Attention(nn.Module):
 
 
 def network(down: nn.Module, stride: int = 1) -> nn.Sequential:
-    def layer(kind: type[nn.Module], channels: int, stride: int = 1) -> nn.Module:
+    def layer(kind: Callable[..., nn.Module], channels: int, stride: int = 1) -> nn.Module:
         return kind(channels, 16, basis, stride=stride, padding_mode="reflect")
 
     first, second = layer(ScaleLift2d, 1, stride), layer(ScaleConv2d, 16, stride)
@@ -50,12 +52,12 @@ def network(down: nn.Module, stride: int = 1) -> nn.Sequential:
 
 lift, plain = ScaleLift2d(1, 16, basis), nn.Conv2d(1, 16, 3, padding=1, bias=False)
 with torch.no_grad():
-    lift.weight -= lift.weight.mean(-1, keepdim=True)  # kernels that see edges; grey looks the same at any size
-    plain.weight.copy_(lift.weight.reshape(16, 1, 3, 3))  # the basis is that of pixels
+    lift.weight.sub_(lift.weight.mean(-1, keepdim=True))  # kernels of edges; a uniform gray is the same at any size
+    plain.weight.copy_(lift.weight.reshape(16, 1, 3, 3))  # in the pixel basis
 
 mappings = {
     "ScaleLift2d": lift,
-    "attention of one's own": Attention(lift),
+    "custom attention": Attention(lift),
     "nn.Conv2d, the same kernels": plain,
     "network with ScaleBlurPool2d": network(ScaleBlurPool2d(scales)),
     "network with strides": network(nn.Identity(), stride=2),
@@ -67,7 +69,7 @@ for name, mapping in mappings.items():
 print(table(["error at ratio", *(f"{ratio:.3g}" for ratio in errors)], rows))
 
 
-# In a test suite: how much is tolerable, 0.02 where nothing is said; exact layers stay below 1e-10 in float32.
+# In a test suite: the tolerance is 0.02 by default; exact layers stay below 1e-10 in float32.
 assert_equivariant(mappings["network with ScaleBlurPool2d"], images, scales)
 assert_equivariant(lift, images, scales, tolerance=0.1)
 try:

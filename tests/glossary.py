@@ -78,8 +78,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # Names of files, options and values in commands that were measured.
     "tests/golden.py": ('"facts"',),
     "docs/convert.md": ('downsampling="centred"',),
-    "docs/stl10.md": ("examples/own_pictures.py",),
-    "examples/README.md": ("own_pictures.py",),
     "results/tracking.md": ("--pictures MASTERS",),
     "results/zoom_robustness.md": ('downsampling="centred"', "| centred "),
     "tests/tasks/stl10/test_networks.py": ('"facts" / "golden"',),  # a folder of shared data

@@ -1,4 +1,4 @@
-"""The examples run, and print and write what they say."""
+"""The examples run, and print and write what their docstrings say."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from scale_disco.models import create_model
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
-COMMANDS = {  # in the README of examples: every one is run below
+COMMANDS = {  # those of examples/README.md; each is run below
     "classify.py": "python examples/classify.py",
     "segment.py": "python examples/segment.py --plot zeros.png",
     "convert.py": "python examples/convert.py",
@@ -35,23 +35,23 @@ def need(extra, *modules):
 
 
 def run(folder, command):
-    """What a command prints when it runs in a folder, on one core."""
+    """Return the output of a command, run in a folder on one core."""
     _, script, *options = shlex.split(command)
     words = [sys.executable, FOLDER.parent / script, *options]
-    settings = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, timeout=600)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # no notices of other packages
     return done.stdout
 
 
 def figures(printed):
-    """Rows of a printed table by their names: what is behind two spaces, as numbers."""
+    """Rows of a printed table by name; cells are separated by two spaces."""
     cells = [re.split(r" {2,}", line.strip()) for line in printed.splitlines() if "  " in line.strip()]
-    return {name: [float(one) for one in row] for name, *row in cells[1:]}
+    return {name: [float(cell) for cell in row] for name, *row in cells[1:]}
 
 
-def test_commands_are_those_of_the_readme():
+def test_commands_match_the_readme():
     assert re.findall(r"^\| \[(.+?)\].*\| `(.+?)` \|$", (FOLDER / "README.md").read_text(), flags=re.MULTILINE) == list(
         COMMANDS.items()
     )
@@ -63,9 +63,9 @@ def test_classify(tmp_path):
     rows = figures(run(tmp_path, COMMANDS["classify.py"]))
     ordinary, equivariant = rows["ordinary"], rows["equivariant"]
     assert ordinary[0] == equivariant[0]  # weights
-    assert min(ordinary[1], equivariant[1]) > 75  # both learnt the trained heights
+    assert min(ordinary[1], equivariant[1]) > 75  # both work at the trained heights
     assert all(mine > other + 5 for mine, other in zip(equivariant[-3:], ordinary[-3:], strict=True))
-    assert all(0 <= one <= 100 for one in ordinary[1:] + equivariant[1:])
+    assert all(0 <= accuracy <= 100 for accuracy in ordinary[1:] + equivariant[1:])
 
 
 def test_segment(tmp_path):
@@ -78,8 +78,8 @@ def test_segment(tmp_path):
     assert all(mine > other + 5 for mine, other in zip(equivariant[-2:], ordinary[-2:], strict=True))
     from PIL import Image
 
-    with Image.open(tmp_path / "zeros.png") as picture:
-        assert len(picture.convert("L").getcolors()) > 50  # something is drawn
+    with Image.open(tmp_path / "zeros.png") as image:
+        assert len(image.convert("L").getcolors()) > 50  # something is drawn
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,15 @@ def test_segment(tmp_path):
 def test_missing_extras_are_named_in_one_line(script, module, extra, tmp_path):
     (tmp_path / f"{module}.py").write_text(f"raise ImportError('no {module}', name='{module}')")
     _, path, *options = shlex.split(COMMANDS[script])
-    settings = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     words = [sys.executable, FOLDER.parent / path, *options]
-    done = subprocess.run(words, cwd=tmp_path, env=settings, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stdout == ""
     assert re.fullmatch(rf'.* needs {module}: pip install "scale-disco\[{extra}\]" \(no {module}\)\n', done.stderr)
 
 
-def test_own_pictures_drawn(tmp_path):
+def test_own_pictures_on_generated_images(tmp_path):
     need("train", "lightning")
     need("plot", "PIL")
     printed = run(tmp_path, COMMANDS["own_pictures.py"])
@@ -116,26 +116,26 @@ def test_own_pictures_drawn(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("classes", "answers"), [("", {0, 50, 100}), ("train/", {0, 25, 50, 75, 100})])
-def test_own_pictures_of_a_folder(classes, answers, tmp_path):
-    """Classes alone, of which one picture each is tested, or in parts with two each."""
+@pytest.mark.parametrize(("classes", "accuracies"), [("", {0, 50, 100}), ("train/", {0, 25, 50, 75, 100})])
+def test_own_pictures_on_a_folder(classes, accuracies, tmp_path):
+    """Class folders, one test image of each, or train and test folders with two each."""
     need("train", "lightning")
     need("plot", "PIL")
     from PIL import Image
 
-    root = tmp_path / "pictures"
+    root = tmp_path / "images"
     for name, contrast in (("rough", 64), ("smooth", 8)):
         (root / classes / name).mkdir(parents=True)
         for index in range(2):
             Image.effect_noise((48 + index, 40), contrast).save(root / classes / name / f"{index}.png")
     if classes:
         shutil.copytree(root / "train", root / "test")
-    printed = run(tmp_path, f"{COMMANDS['own_pictures.py']} pictures --side 16 --epochs 1")
+    printed = run(tmp_path, f"{COMMANDS['own_pictures.py']} images --side 16 --epochs 1")
     rows = figures(printed[printed.index("network ") :])
-    assert all(len(right) == 5 and set(right) <= answers for _, *right in rows.values())
+    assert all(len(row) == 5 and set(row) <= accuracies for _, *row in rows.values())
 
 
-def test_own_pictures_of_no_folder(tmp_path):
+def test_own_pictures_on_a_missing_folder(tmp_path):
     need("train", "lightning")
     words = [sys.executable, FOLDER / "own_pictures.py", "nowhere"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
@@ -143,9 +143,9 @@ def test_own_pictures_of_no_folder(tmp_path):
 
 
 def ends(printed):
-    """Octaves by which sizes are off, and mean overlaps, by the trackers' names."""
-    found = re.findall(r"^(\S+): size off by (\S+) octaves, overlap (\S+), \S+ s a frame$", printed, re.MULTILINE)
-    return {name: (float(octaves), float(overlap)) for name, octaves, overlap in found}
+    """Size errors in octaves and mean overlaps, by tracker."""
+    lines = re.findall(r"^(\S+): size error (\S+) octaves, overlap (\S+), \S+ s per frame$", printed, re.MULTILINE)
+    return {name: (float(octaves), float(overlap)) for name, octaves, overlap in lines}
 
 
 def test_track(tmp_path):
@@ -162,12 +162,13 @@ def test_track(tmp_path):
 
 
 def test_track_with_weights(tmp_path):
-    """Those of a file, whatever the seed of random ones says."""
+    """Weights of a file, whatever the seed of random ones."""
     need("plot", "PIL")
     torch.manual_seed(0)
     torch.save(create_model("track/siamfc+").state_dict(), tmp_path / "weights.pt")
     same = [
-        run(tmp_path, f"{COMMANDS['track.py']} --frames 2 --seed 0 {given}") for given in ("", "--weights weights.pt")
+        run(tmp_path, f"{COMMANDS['track.py']} --frames 2 --seed 0 {options}")
+        for options in ("", "--weights weights.pt")
     ]
     assert figures(same[0]) == figures(same[1])
     assert len(figures(same[0])) == 1
@@ -178,34 +179,35 @@ def test_track_with_weights(tmp_path):
 
 
 def ranks(printed):
-    """The correlation of sizes found with true ones."""
-    return float(re.findall(r"^rank correlation (\S+) over the whole picture", printed, re.MULTILINE)[0])
+    """The rank correlation of estimated and true sizes."""
+    return float(re.findall(r"^rank correlation (\S+) over the whole image", printed, re.MULTILINE)[0])
 
 
 def test_scene(tmp_path):
     need("plot", "matplotlib", "PIL")
     printed = run(tmp_path, COMMANDS["scene.py"])
     rows = list(figures(printed).values())
-    true, found = zip(*rows, strict=True)
+    true, estimated = zip(*rows, strict=True)
     assert len(rows) == 8
     assert true[-1] > 4 * true[0]
-    assert found[-1] > 2 * found[0]
+    assert estimated[-1] > 2 * estimated[0]
     assert ranks(printed) > 0.9
     from PIL import Image
 
-    with Image.open(tmp_path / "plane.png") as picture:
-        assert len(picture.convert("RGB").getcolors(1 << 24)) > 1000
+    with Image.open(tmp_path / "plane.png") as image:
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 1000
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [("--weights nowhere", "nowhere"), ("--ratio 0.5", "ratio"), ("--plot plane.txt", "plane.txt")]
+    ("options", "message"),
+    [("--weights nowhere", "nowhere"), ("--ratio 0.5", "ratio"), ("--plot plane.txt", "plane.txt")],
 )
-def test_scene_of_what_is_not_there(options, said, tmp_path):
+def test_scene_with_invalid_options(options, message, tmp_path):
     need("plot", "matplotlib", "PIL")
     words = [sys.executable, FOLDER / "scene.py", *options.split()]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_check_equivariance(tmp_path):
@@ -213,7 +215,7 @@ def test_check_equivariance(tmp_path):
     rows = figures(printed)
     assert len(rows) == 5
     assert rows["ScaleLift2d"][1] < 1e-10
-    assert rows["attention of one's own"][1] < 1e-9
+    assert rows["custom attention"][1] < 1e-9
     assert max(rows["network with ScaleBlurPool2d"]) < 0.02
     plain = rows["nn.Conv2d, the same kernels"]
     assert all(mine < other / 3 for mine, other in zip(rows["ScaleLift2d"], plain, strict=True))
@@ -234,7 +236,7 @@ def test_export_onnx(tmp_path):
 
 
 def first_scale(printed):
-    """How far the first scale of a converted network is from the original, and the place of the reduction."""
+    """The projection point of a converted network, and the difference of its first scale from the original."""
     place, difference = re.findall(r"^scales are reduced (.+); the first differs .* by (\S+)$", printed, re.MULTILINE)[
         0
     ]
@@ -263,23 +265,23 @@ def convert():
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """Options for a ResNet-18 with random weights, and two pictures of each of two classes, blue and red."""
+def arguments(tmp_path):
+    """Arguments for a ResNet-18 with random weights, and two images of each of two classes, blue and red."""
     need("plot", "PIL")
     from PIL import Image
 
-    weights, folder = tmp_path / "weights.pt", tmp_path / "pictures"
+    weights, folder = tmp_path / "weights.pt", tmp_path / "images"
     torch.save(create_model("resnet18/cnn").state_dict(), weights)
-    for name, colour in (("blue", (0, 0, 255)), ("red", (255, 0, 0))):
+    for name, color in (("blue", (0, 0, 255)), ("red", (255, 0, 0))):
         (folder / name).mkdir(parents=True)
         for index in range(2):
-            Image.new("RGB", (48 + index, 40), colour).save(folder / name / f"{index}.png")
+            Image.new("RGB", (48 + index, 40), color).save(folder / name / f"{index}.png")
     named = {"--pretrained": weights, "--network": "resnet18", "--images": folder, "--side": 32, "--steps": 1}
     return [str(word) for option in named.items() for word in option]
 
 
-def test_convert_pictures(convert, pictures, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["convert", *pictures])
+def test_convert_on_a_folder(convert, arguments, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["convert", *arguments])
     convert.main()
     printed = capsys.readouterr().out
     place, difference = first_scale(printed)
@@ -287,26 +289,26 @@ def test_convert_pictures(convert, pictures, capsys, monkeypatch):
     assert difference < 1e-5
     rows = figures(printed)
     assert len(rows) == 4
-    assert all(one in (0, 50, 100) for row in rows.values() for one in row)  # of two images
+    assert all(accuracy in (0, 50, 100) for row in rows.values() for accuracy in row)  # of two images
 
 
-def test_pictures_are_what_the_weights_want(convert, pictures):
-    weights = torch.load(pictures[1])
+def test_images_are_preprocessed_for_the_weights(convert, arguments):
+    weights = torch.load(arguments[1])
     red = {False: [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225], True: [-103.939, -116.779, 255 - 123.68]}
     for caffe, pixel in red.items():
-        given = convert.argparse.Namespace(pretrained=pictures[1], network="resnet18", caffe=caffe, side=32)
-        given.images = Path(pictures[5])
-        task = convert.pictures(given)
+        options = convert.argparse.Namespace(pretrained=arguments[1], network="resnet18", caffe=caffe, side=32)
+        options.images = Path(arguments[5])
+        task = convert.image_classes(options)
         assert torch.equal(task.network.layer4[0].conv1.weight, weights["layer4.0.conv1.weight"])
         assert task.drawn(slice(task.tests)).shape == (2, 3, 32, 32)
         assert task.drawn(slice(task.tests, None), 2).shape == (2, 3, 64, 64)
-        for one in task.drawn(slice(4))[task.labels == 1]:
-            torch.testing.assert_close(one, torch.tensor(pixel)[:, None, None].expand_as(one))
+        for image in task.drawn(slice(4))[task.labels == 1]:
+            torch.testing.assert_close(image, torch.tensor(pixel)[:, None, None].expand_as(image))
 
 
 @pytest.mark.parametrize("options", [["--pretrained", "timm"], ["--images", "."], ["--steps", "0"]], ids=str)
-def test_options_that_do_not_go_together(convert, options, capsys, monkeypatch):
+def test_incompatible_options_raise(convert, options, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["convert", *options])
     with pytest.raises(SystemExit):
         convert.main()
-    assert "--pretrained and --images go together, and --steps is at least 1" in capsys.readouterr().err
+    assert "--pretrained and --images must be given together, and --steps must be at least 1" in capsys.readouterr().err
