@@ -14,6 +14,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,7 @@ def main() -> None:
                 epochs=arguments.epochs,
             )
             run = work / name
-            train(options, data=root, out=run, say=lambda line, name=name: print(f"{name}, {line}"), bar=False)
+            train(options, data=root, out=run, say=partial(print, f"{name},"), bar=False)
             result = evaluate(run)
             bins = bins_of(result)
             accuracies = [f"{100 * (1 - scale.error):.1f}" for scale in bins]
