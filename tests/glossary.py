@@ -81,6 +81,18 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "results/tracking.md": ("--pictures MASTERS",),
     "results/zoom_robustness.md": ('downsampling="centred"', "| centred "),
     "tests/tasks/stl10/test_networks.py": ('"facts" / "golden"',),  # a folder of shared data
+    # Slopes of regressions, keys and kinds in --json, buffers of checkpoints, and the key of a note.
+    "src/scale_disco/tasks/scene/": (
+        "median_slope",
+        "slope",
+        '"photograph"',
+        '"pictures"',
+        "self.deviation",
+        "deviation: Tensor",
+        '"deviation"',
+        '"mark"',
+    ),
+    "tests/tasks/scene/": ("median_slope", "the_slope", "slope", '"photograph"', '"pictures"'),
 }
 
 

@@ -298,9 +298,9 @@ def test_output_name_taken_by_another_process_for_the_same_image(images, tmp_pat
     def take_name(job):
         before = note(job)
         if job.name == "1":
-            job.conclude({"source": path.name, "complete": False}, {})
+            job.write_note({"source": path.name, "complete": False}, {})
             job.file(".npy").touch()
         return before
 
     monkeypatch.setattr(Job, "note", take_name)
-    assert [job.name for job in jobs_of([path], tmp_path, film=False)] == ["1"]
+    assert [job.name for job in jobs_of([path], tmp_path, video=False)] == ["1"]

@@ -25,7 +25,7 @@ from tests.reliability.readers.content import Payload, as_file, header_seed, mal
 def field_seeds() -> list[Seed]:
     def write(folder: Path) -> None:
         fields = [Field(torch.zeros(3, 4), torch.ones(3, 4)) for _ in range(2)]
-        Job(Path("a.mp4"), folder, "a", True).keep(fields, {"every": 1})
+        Job(Path("a.mp4"), folder, "a", True).save_frames(fields, {"every": 1})
 
     return seeds_of(files_of(write))
 
@@ -33,7 +33,7 @@ def field_seeds() -> list[Seed]:
 def read_fields(folder: Path) -> None:
     job = Job(Path("a.mp4"), folder, "a", True)
     job.note()
-    for field in job.kept():
+    for field in job.load_frames():
         assert field.octaves.ndim == 2
         assert field.octaves.dtype == field.confidence.dtype == torch.float32
 

@@ -1,4 +1,4 @@
-"""`disco scene`: fields of pictures, folders and videos, kept between calls, and what is refused."""
+"""`disco scene`: fields of images, folders and videos, reused between calls, and invalid calls."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ SIZE = (72, 96)
 
 @pytest.fixture(autouse=True)
 def opened(monkeypatch):
-    """Have the reader of waves reading; how often it was opened."""
-    opened = []
-    monkeypatch.setattr(cli_scene, "open_estimator", lambda options: opened.append(options) or Waves())
+    """Use the estimator of waves; the options of every time it was opened."""
+    calls = []
+    monkeypatch.setattr(cli_scene, "open_estimator", lambda options: calls.append(options) or Waves())
     monkeypatch.setattr(cli, "_GROUPS", {"scene": (cli_scene,)})
-    return opened
+    return calls
 
 
-def write_picture(path, octaves=1.0, size=SIZE):
-    """A photograph of waves that grow."""
+def write_image(path, octaves=1.0, size=SIZE):
+    """An image of growing waves."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(chirp(*size, octaves)[0].permute(1, 2, 0).numpy()).save(path)
     return path
 
 
 def write_video(path, count=6, rate=5, size=SIZE):
-    """A video of waves, each frame with others."""
+    """A video of waves that differ in every frame."""
     av = pytest.importorskip("av")
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=rate)
@@ -61,7 +61,7 @@ def write_video(path, count=6, rate=5, size=SIZE):
 
 
 def scene(capsys, *words, code=0):
-    """Call the command; its document and what it said beside."""
+    """Call the command; its document and standard error."""
     capsys.readouterr()
     assert main(["scene", *map(str, words), "--json"]) == code
     out, err = capsys.readouterr()
@@ -69,7 +69,7 @@ def scene(capsys, *words, code=0):
 
 
 def refused(capsys, *words, code=1):
-    """The one line that a call is refused with."""
+    """The error of a call, one line."""
     capsys.readouterr()
     assert main(["scene", *map(str, words)]) == code
     out, err = capsys.readouterr()
@@ -87,8 +87,8 @@ def files_of(name):
     return [f"{name}-confidence.npy", f"{name}-overlay.png", f"{name}.json", f"{name}.npy", f"{name}.png"]
 
 
-def test_a_picture_and_its_files(tmp_path, capsys):
-    path, out = write_picture(tmp_path / "waves.png"), tmp_path / "out"
+def test_an_image_and_its_files(tmp_path, capsys):
+    path, out = write_image(tmp_path / "waves.png"), tmp_path / "out"
     assert main(["scene", str(path), "--out", str(out)]) == 0
     printed, err = capsys.readouterr()
     assert err == ""
@@ -107,7 +107,7 @@ def test_a_picture_and_its_files(tmp_path, capsys):
 
 
 def test_options_reach_the_field(tmp_path, capsys):
-    path = write_picture(tmp_path / "waves.png", size=(150, 300))
+    path = write_image(tmp_path / "waves.png", size=(150, 300))
     document, _ = scene(capsys, path, "--window", 32, "--step", 16, "--longest", 200, "--no-figure", "--out", tmp_path)
     (row,) = document["fields"]
     assert (row["size"], row["shrunk"]) == ([200, 100], 1.5)
@@ -119,16 +119,16 @@ def test_options_reach_the_field(tmp_path, capsys):
     assert "200 x 100 pixels, shrunk by 1.5; " in capsys.readouterr().out
 
 
-def test_the_folder_has_a_default(tmp_path, capsys, monkeypatch):
+def test_the_output_folder_has_a_default(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    scene(capsys, write_picture(tmp_path / "waves.png"), "--no-figure")
+    scene(capsys, write_image(tmp_path / "waves.png"), "--no-figure")
     assert names(tmp_path / "scene") == ["waves-confidence.npy", "waves.json", "waves.npy"]
 
 
-def test_pictures_of_one_stem_have_files_of_their_own(tmp_path, capsys):
+def test_images_of_one_stem_have_separate_files(tmp_path, capsys):
     folder, out = tmp_path / "photos", tmp_path / "out"
     for place, name in enumerate(("a.png", "a.bmp", "A.tif", "a-overlay.bmp", "a.b.png")):
-        write_picture(folder / name, place / 3)
+        write_image(folder / name, place / 3)
     document, _ = scene(capsys, folder, "--out", out)
     written = [file for row in document["fields"] for file in row["files"]]
     assert len({file.lower() for file in written}) == len(written) == 5 * 4
@@ -144,57 +144,59 @@ def test_pictures_of_one_stem_have_files_of_their_own(tmp_path, capsys):
         assert np.array_equal(np.load(out / f"{row['name']}.npy"), expected.octaves.numpy())
 
 
-def test_calls_one_after_the_other_do_not_write_over_each_other(tmp_path, capsys):
+def test_later_calls_do_not_overwrite_files_of_others(tmp_path, capsys):
     out = tmp_path / "out"
     for name in ("a.png", "a.bmp"):
-        scene(capsys, write_picture(tmp_path / name), "--out", out, "--no-figure")
+        scene(capsys, write_image(tmp_path / name), "--out", out, "--no-figure")
     assert names(out) == [f"{name}{end}" for name in ("a-bmp", "a") for end in ("-confidence.npy", ".json", ".npy")]
 
 
-def test_what_is_finished_is_kept(tmp_path, capsys, opened):
+def test_finished_fields_are_reused(tmp_path, capsys, opened):
     folder, out = tmp_path / "photos", tmp_path / "out"
     for name in ("a.png", "b.png", "c.png"):
-        write_picture(folder / name)
+        write_image(folder / name)
 
-    def made(*words):
+    def computed(*words):
         document, err = scene(capsys, folder, "--out", out, *words)
         assert len(document["fields"]) + len(document["kept"]) == 3
-        kept = len(document["kept"])
-        assert f"{kept} field{'s' * (kept > 1)} kept from before (--again makes them anew)" in err or not kept
+        reused = len(document["kept"])
+        assert (
+            f"{reused} field{'s' * (reused > 1)} reused from an earlier call (--again disables it)" in err or not reused
+        )
         return [row["source"] for row in document["fields"]]
 
     everything = ["a.png", "b.png", "c.png"]
-    assert made() == everything
-    assert made() == []
-    assert len(opened) == 1  # nothing is opened for nothing
+    assert computed() == everything
+    assert computed() == []
+    assert len(opened) == 1  # only if it is needed
     (out / "b-overlay.png").unlink()
-    assert made() == ["b.png"]
+    assert computed() == ["b.png"]
     (out / "c.json").write_text("{")
-    assert made() == ["c.png"]
-    write_picture(folder / "a.png", 0.5)
-    assert made() == ["a.png"]
+    assert computed() == ["c.png"]
+    write_image(folder / "a.png", 0.5)
+    assert computed() == ["a.png"]
     os.utime(folder / "b.png", ns=(1, 1))
-    assert made() == ["b.png"]
-    assert made("--window", "32") == everything
-    assert made("--window", "32", "--no-figure") == []
-    assert made("--window", "32", "--again") == everything
+    assert computed() == ["b.png"]
+    assert computed("--window", "32") == everything
+    assert computed("--window", "32", "--no-figure") == []
+    assert computed("--window", "32", "--again") == everything
     weights = tmp_path / "weights.safetensors"
-    for content in (b"one", b"other"):
+    for content in (b"first", b"second"):
         weights.write_bytes(content)
-        assert made("--pretrained", weights) == everything
-        assert made("--pretrained", weights) == []
+        assert computed("--pretrained", weights) == everything
+        assert computed("--pretrained", weights) == []
 
 
-def test_damaged_pictures_are_left_out_and_named(tmp_path, capsys):
+def test_damaged_images_are_skipped_and_listed(tmp_path, capsys):
     folder, out = tmp_path / "photos", tmp_path / "out"
-    write_picture(folder / "good.png")
-    truncate(write_picture(folder / "half.png"), 0.5)
+    write_image(folder / "good.png")
+    truncate(write_image(folder / "half.png"), 0.5)
     (folder / "empty.jpg").touch()
-    write_picture(folder / "tiny.png", size=(9, 9))
+    write_image(folder / "tiny.png", size=(9, 9))
     document, err = scene(capsys, folder, "--out", out)
     assert [row["source"] for row in document["fields"]] == ["good.png"]
     assert err.count("\n") == 1
-    assert err.startswith("disco scene: 3 pictures left out: cannot read ")
+    assert err.startswith("disco scene: 3 images skipped: cannot read ")
     assert all(name in err for name in ("half.png", "empty.jpg: the file is empty", "tiny.png is too small: 9 x 9"))
     assert len(document["left out"]) == 3
     assert names(out) == files_of("good")
@@ -204,20 +206,20 @@ def test_damaged_pictures_are_left_out_and_named(tmp_path, capsys):
     assert document["kept"] == ["good.png"]
     assert "; and 4 more" in err
     (folder / "good.png").unlink()
-    assert "no picture could be read: cannot read " in refused(capsys, folder, "--out", tmp_path / "other")
+    assert "no image could be read: cannot read " in refused(capsys, folder, "--out", tmp_path / "other")
 
 
-def test_a_damaged_picture_alone_is_an_error(tmp_path, capsys):
-    path = truncate(write_picture(tmp_path / "half.png"), 0.5)
+def test_a_single_damaged_image_is_an_error(tmp_path, capsys):
+    path = truncate(write_image(tmp_path / "half.png"), 0.5)
     assert f"cannot read {path}: " in refused(capsys, path, "--out", tmp_path / "out")
     assert names(tmp_path / "out") == []
 
 
-def test_an_empty_picture_has_an_empty_field(tmp_path, capsys):
-    Image.new("L", (80, 60), 128).save(tmp_path / "grey.png")
-    scene(capsys, tmp_path / "grey.png", "--out", tmp_path / "out")
-    assert not np.load(tmp_path / "out" / "grey.npy").any()
-    assert not np.load(tmp_path / "out" / "grey-confidence.npy").any()
+def test_a_constant_image_has_an_empty_field(tmp_path, capsys):
+    Image.new("L", (80, 60), 128).save(tmp_path / "gray.png")
+    scene(capsys, tmp_path / "gray.png", "--out", tmp_path / "out")
+    assert not np.load(tmp_path / "out" / "gray.npy").any()
+    assert not np.load(tmp_path / "out" / "gray-confidence.npy").any()
 
 
 @pytest.mark.parametrize(
@@ -229,39 +231,39 @@ def test_an_empty_picture_has_an_empty_field(tmp_path, capsys):
         ("--window 32 --step 40", "--step must be at most --window 32, got 40"),
         ("--step 65", "step must be from 1 to the window, 64 pixels, got 65"),
         ("--step 0", "--step must be at least 1, got 0"),
-        ("--frames 3", "--frames is of a video, got "),
-        ("--every 3", "--every is of a video, got "),
+        ("--frames 3", "--frames is for videos, got "),
+        ("--every 3", "--every is for videos, got "),
         ("--every 0", "--every must be at least 1, got 0"),
         ("--run nowhere", "--run must be the folder of a run of `disco train scene`, got nowhere"),
         ("--device nonsense", "--device must be one that this machine has"),
     ],
 )
-def test_wrong_options(words, message, tmp_path, capsys):
-    path = write_picture(tmp_path / "waves.png")
+def test_invalid_options_are_refused(words, message, tmp_path, capsys):
+    path = write_image(tmp_path / "waves.png")
     assert message in refused(capsys, path, "--out", tmp_path / "out", *words.split())
     assert not (tmp_path / "out").exists() or names(tmp_path / "out") == []
 
 
-def test_sources_that_are_none(tmp_path, capsys):
+def test_invalid_sources_are_refused(tmp_path, capsys):
     assert f"no file and no folder {tmp_path / 'nothing'}" in refused(capsys, tmp_path / "nothing")
     assert f"no images in {tmp_path} (looked for " in refused(capsys, tmp_path)
     (tmp_path / "text.txt").write_text("no video")
     assert "text.txt: Invalid data found" in refused(capsys, tmp_path / "text.txt", "--out", tmp_path / "out")
 
 
-def test_sources_are_not_written_over(tmp_path, capsys):
-    folder = write_picture(tmp_path / "photos" / "a.png").parent
+def test_sources_are_not_overwritten(tmp_path, capsys):
+    folder = write_image(tmp_path / "photos" / "a.png").parent
     before = (folder / "a.png").read_bytes()
     (folder / "a.json").write_text('{"made by": "someone else"}')
     document, _ = scene(capsys, folder / "a.png", "--out", folder)
     assert next(Path(file).name for file in document["fields"][0]["files"]) == "a-png.npy"
     assert json.loads((folder / "a.json").read_text()) == {"made by": "someone else"}
-    assert "--out must be another folder than that of the pictures" in refused(capsys, folder, "--out", folder / ".")
+    assert "--out must be another folder than that of the images" in refused(capsys, folder, "--out", folder / ".")
     assert (folder / "a.png").read_bytes() == before
-    film = write_video(tmp_path / "a.mp4", 1)
-    before = film.read_bytes()
-    scene(capsys, film, "--out", tmp_path)
-    assert film.read_bytes() == before
+    video = write_video(tmp_path / "a.mp4", 1)
+    before = video.read_bytes()
+    scene(capsys, video, "--out", tmp_path)
+    assert video.read_bytes() == before
     assert (tmp_path / "a-mp4.mp4").is_file()
     (tmp_path / "file").touch()
     assert "cannot make the folder" in refused(capsys, folder, "--out", tmp_path / "file")
@@ -269,7 +271,7 @@ def test_sources_are_not_written_over(tmp_path, capsys):
 
 @pytest.mark.parametrize(("package", "extra"), [("matplotlib", "plot"), ("PIL", "plot"), ("av", "video")])
 def test_missing_extras_are_named(package, extra, tmp_path, capsys, monkeypatch, opened):
-    source = write_video(tmp_path / "a.mkv", 1) if package == "av" else write_picture(tmp_path / "a.png")
+    source = write_video(tmp_path / "a.mkv", 1) if package == "av" else write_image(tmp_path / "a.png")
     for name in [*sys.modules, package]:
         if name.partition(".")[0] == package:
             monkeypatch.setitem(sys.modules, name, None)
@@ -280,8 +282,8 @@ def test_missing_extras_are_named(package, extra, tmp_path, capsys, monkeypatch,
 def test_a_video_and_its_files(tmp_path, capsys):
     from scale_disco.tasks.io.video import open_video
 
-    film, out = write_video(tmp_path / "waves.mkv", 6), tmp_path / "out"
-    document, err = scene(capsys, film, "--out", out, "--every", 2)
+    video, out = write_video(tmp_path / "waves.mkv", 6), tmp_path / "out"
+    document, err = scene(capsys, video, "--out", out, "--every", 2)
     assert err == ""
     (row,) = document["fields"]
     assert (row["frames"], row["complete"], row["size"]) == (3, True, [96, 72])
@@ -289,75 +291,75 @@ def test_a_video_and_its_files(tmp_path, capsys):
     octaves, confidence = (np.load(out / f"waves{end}.npy") for end in ("", "-confidence"))
     assert octaves.shape == confidence.shape == (3, 9, 12)
     assert octaves.dtype == np.float32
-    spread = [np.ptp(one) for one in octaves]
+    spread = [np.ptp(frame) for frame in octaves]
     assert spread == sorted(spread)  # frames 0, 2 and 4
-    footage = open_video(str(out / "waves.mp4"))
-    frames = list(footage.frames())
+    written = open_video(str(out / "waves.mp4"))
+    frames = list(written.frames())
     assert [float(frame.time) for frame in frames] == pytest.approx([0, 0.4, 0.8])
     assert frames[-1].image.shape == (3, 72, 96)
-    assert frames[-1].image.float().std(0).max() > 40  # in colour
-    document, _ = scene(capsys, film, "--out", out, "--every", 2)
+    assert frames[-1].image.float().std(0).max() > 40  # in color
+    document, _ = scene(capsys, video, "--out", out, "--every", 2)
     assert document["kept"] == ["waves.mkv"]
-    document, _ = scene(capsys, film, "--out", out, "--frames", 2, "--longest", 48, "--no-figure")
+    document, _ = scene(capsys, video, "--out", out, "--frames", 2, "--longest", 48, "--no-figure")
     assert (document["fields"][0]["frames"], document["fields"][0]["size"]) == (2, [48, 36])
-    assert main(["scene", str(film), "--out", str(out), "--again"]) == 0
+    assert main(["scene", str(video), "--out", str(out), "--again"]) == 0
     assert capsys.readouterr().out.startswith("waves.mkv: 6 frames of 96 x 72 pixels; within ")
 
 
-def test_a_video_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch):
-    film, out = write_video(tmp_path / "waves.mkv", 6), tmp_path / "out"
-    scene(capsys, film, "--out", tmp_path / "whole")
+def test_an_interrupted_video_resumes(tmp_path, capsys, monkeypatch):
+    video, out = write_video(tmp_path / "waves.mkv", 6), tmp_path / "out"
+    scene(capsys, video, "--out", tmp_path / "whole")
     real, calls = cli_scene.cell_field, []
 
-    def stopping(*words, **about):
+    def interrupted(*words, **about):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return real(*words, **about)
 
-    monkeypatch.setattr(cli_scene, "cell_field", stopping)
-    document, err = scene(capsys, film, "--out", out, code=130)
+    monkeypatch.setattr(cli_scene, "cell_field", interrupted)
+    document, err = scene(capsys, video, "--out", out, code=130)
     assert document["stopped"] is True
     assert document["fields"][0]["frames"] == 2
     assert err.endswith("disco scene: stopped\n")
     assert names(out) == ["waves-confidence.npy", "waves.json", "waves.mp4", "waves.npy"]
     assert len(np.load(out / "waves.npy")) == 2
-    document, err = scene(capsys, film, "--out", out)
-    assert "waves.mkv: goes on after 2 frames" in err
+    document, err = scene(capsys, video, "--out", out)
+    assert "waves.mkv: resumes after 2 frames" in err
     assert document["fields"][0]["frames"] == 6
     assert len(calls) == 3 + 4
     for name in ("waves.npy", "waves-confidence.npy"):
         assert np.array_equal(np.load(out / name), np.load(tmp_path / "whole" / name))
-    assert scene(capsys, film, "--out", out)[0]["kept"] == ["waves.mkv"]
+    assert scene(capsys, video, "--out", out)[0]["kept"] == ["waves.mkv"]
 
 
-def test_fields_of_a_video_are_written_now_and_then(tmp_path, capsys, monkeypatch):
-    film, out = write_video(tmp_path / "waves.mkv", 4), tmp_path / "out"
-    seen = []
+def test_fields_of_a_video_are_written_regularly(tmp_path, capsys, monkeypatch):
+    video, out = write_video(tmp_path / "waves.mkv", 4), tmp_path / "out"
+    frames = []
 
     class Watching(Waves):
         def maps(self, images):
-            seen.append(len(np.load(out / "waves.npy")) if (out / "waves.npy").exists() else 0)
+            frames.append(len(np.load(out / "waves.npy")) if (out / "waves.npy").exists() else 0)
             return super().maps(images)
 
     monkeypatch.setattr(cli_scene, "open_estimator", lambda options: Watching())
     monkeypatch.setattr(cli_scene, "_SAVED", 0.0)
-    scene(capsys, film, "--out", out)
-    assert seen == [0, 1, 2, 3]
+    scene(capsys, video, "--out", out)
+    assert frames == [0, 1, 2, 3]
 
 
-def test_a_video_that_breaks_off(tmp_path, capsys):
-    film = truncate(write_video(tmp_path / "waves.mkv", 60), 0.5)
-    document, err = scene(capsys, film, "--out", tmp_path / "out", "--every", 10)
+def test_a_truncated_video(tmp_path, capsys):
+    video = truncate(write_video(tmp_path / "waves.mkv", 60), 0.5)
+    document, err = scene(capsys, video, "--out", tmp_path / "out", "--every", 10)
     assert 0 < document["fields"][0]["frames"] < 6
     assert "it breaks off after frame " in err
 
 
-def test_an_error_half_way_keeps_what_was_done(tmp_path, capsys, monkeypatch):
+def test_an_error_keeps_the_finished_fields(tmp_path, capsys, monkeypatch):
     folder, out = tmp_path / "photos", tmp_path / "out"
     for name in ("a.png", "b.png"):
-        write_picture(folder / name)
-    write_picture(folder / "c.png", size=(72, 200))
+        write_image(folder / name)
+    write_image(folder / "c.png", size=(72, 200))
 
     class Failing(Waves):
         def maps(self, images):
@@ -372,23 +374,23 @@ def test_an_error_half_way_keeps_what_was_done(tmp_path, capsys, monkeypatch):
     assert names(out) == sorted(files_of("a") + files_of("b"))
 
 
-def test_progress_is_within_pictures_as_well(tmp_path, capsys, monkeypatch):
-    folder = write_picture(tmp_path / "photos" / "a.png").parent
-    write_picture(folder / "b.png")
-    write_picture(folder / "c.png", size=(200, 72))
+def test_progress_includes_parts_of_images(tmp_path, capsys, monkeypatch):
+    folder = write_image(tmp_path / "photos" / "a.png").parent
+    write_image(folder / "b.png")
+    write_image(folder / "c.png", size=(200, 72))
     monkeypatch.setattr("scale_disco.tasks.scene.field._BUDGET", 12000)
-    seen = []
+    fractions = []
 
     class Watched(terminal.Progress):
         def __call__(self, done, total):
-            seen.append(done / total)
+            fractions.append(done / total)
 
     monkeypatch.setattr(cli_scene, "Progress", Watched)
     scene(capsys, folder, "--out", tmp_path / "out", "--no-figure")
-    assert seen[:2] == pytest.approx([1 / 3, 2 / 3])
-    assert len(seen) > 4
-    assert seen == sorted(seen)
-    assert seen[-1] == 1
+    assert fractions[:2] == pytest.approx([1 / 3, 2 / 3])
+    assert len(fractions) > 4
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1
 
 
 SLOW = """
@@ -407,10 +409,10 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize(("kind", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
-def test_a_process_that_is_stopped_leaves_complete_files(kind, code, tmp_path, capsys):
+def test_an_interrupted_process_leaves_complete_files(kind, code, tmp_path, capsys):
     folder, out = tmp_path / "photos", tmp_path / "out"
     for number in range(30):
-        write_picture(folder / f"{number:02}.png")
+        write_image(folder / f"{number:02}.png")
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, "scene", str(folder), "--out", str(out)],
         stdout=subprocess.PIPE,
@@ -442,15 +444,15 @@ def test_a_process_that_is_stopped_leaves_complete_files(kind, code, tmp_path, c
 
 
 def test_tensors_go_to_the_device(tmp_path, monkeypatch, capsys):
-    seen = []
+    used = []
 
     class Watching(Waves):
         def maps(self, images):
-            seen.append(images.device.type)
+            used.append(images.device.type)
             return torch.ones(1, 1, 8, *(-(-side // 8) for side in images.shape[2:]))
 
     monkeypatch.setattr(terminal, "devices", lambda: ["cpu", "meta"])
     monkeypatch.setattr(cli_scene, "open_estimator", lambda options: Watching())
     monkeypatch.setattr("scale_disco.tasks.scene.field._detail", lambda image, cell: torch.zeros(9, 12).double())
-    scene(capsys, write_picture(tmp_path / "a.png"), "--device", "meta", "--out", tmp_path / "out", "--no-figure")
-    assert seen == ["meta"]
+    scene(capsys, write_image(tmp_path / "a.png"), "--device", "meta", "--out", tmp_path / "out", "--no-figure")
+    assert used == ["meta"]

@@ -1,9 +1,8 @@
-"""`disco scene`: how large things look, place by place of photographs and videos."""
+"""`disco scene`: scale fields of images and videos."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import io
 import math
 import time
@@ -20,70 +19,68 @@ from torch import Tensor
 
 from ....files import make_folder, write, written_atomically
 from ...io.figures import check_figure, save_figure
-from ...io.images import SHORTEST, find_images, is_image, read_image, shrink, size_of
+from ...io.images import SHORTEST, find_images, is_image, read_image, shrink, size_of, to_image
 from ...io.terminal import Progress, add_command, add_device, add_out, chosen_device, say, show, suggest
 from ...io.video import VideoSource, VideoWriter, open_video
+from ...io.weights import fingerprint
 from ..field import Estimator, Field, cell_field, enlarged, extent, scale_field
 from ..networks import CELL
 from ..plots import overlay, plot_field
-from .outputs import Job, jobs_of
+from .outputs import KEY, Job, jobs_of
 
 _EXAMPLES = """\
   disco scene street.jpg
-  disco scene photographs --out fields --run runs/scene
-  disco scene photographs --pretrained resnet50.safetensors --window 96 --no-figure
+  disco scene photos --out fields --run runs/scene
+  disco scene photos --pretrained resnet50.safetensors --window 96 --no-figure
   disco scene drive.mp4 --every 10 --frames 50 --out drive
 
-Per picture, OUT gets NAME.npy (float32 [H, W]: octaves by which things look larger than at the median place, so that
-an octave more is twice as large), NAME-confidence.npy (float32 [H, W], 0 to 1), NAME.png (photograph and field side by
-side), NAME-overlay.png and NAME.json (what was done). Of a video: NAME.npy and NAME-confidence.npy (float32 [T, h, w],
-a value for every 8 x 8 pixels), NAME.mp4 and NAME.json. Pictures of one name, as a.jpg and a.png, become a and a-png.
-Larger pictures are shrunk to --longest first, and so are their fields.
+For every image, OUT gets NAME.npy (float32 [H, W]: apparent scale in octaves relative to the median; an octave more is
+twice as large), NAME-confidence.npy (float32 [H, W], 0 to 1), NAME.png (image and field next to each other),
+NAME-overlay.png and NAME.json (settings and results). For a video: NAME.npy and NAME-confidence.npy (float32 [T, h, w],
+a value for every 8 x 8 pixels), NAME.mp4 and NAME.json. Images with the same stem, such as a.jpg and a.png, become a
+and a-png. Images larger than --longest are shrunk first, and so are their fields.
 
-Files are complete whenever they are there. What a call before has finished, with the same picture and options, is kept;
-so after Ctrl-C the same call goes on where it was, also within a video, whose files then have the frames until there.
-Pictures of a folder that cannot be read are left out and named at the end; the exit code is 0 if there are others.
+Files are written atomically. Results of an earlier call with the same input and options are reused, so that the same
+call resumes after Ctrl-C, also within a video, whose files then have the frames processed so far. Unreadable images in
+a folder are skipped and listed at the end; the exit code is 0 if any image is readable.
 
-Things look large because they are near or because they are large: the scale of textures is not depth.
+Objects have a large apparent scale because they are near or because they are large: the scale of textures is not depth.
 """
 
 _LONGEST = 1024
 _SETTINGS = ("window", "step", "longest", "frames", "every")  # that a field depends on
-_NAMED = 3  # pictures left out that are named
-_SAVED = 60.0  # seconds after which the fields of a video so far are written
-_WEIGHTS = (".safetensors", ".ckpt")  # of a run
+_LISTED = 3  # skipped images that are listed
+_SAVED = 60.0  # seconds between writes of the fields of a video
 
 Step = Callable[[int, int], None]
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    scene = add_command(commands, "scene", run, "how large things look, place by place of photographs", _EXAMPLES)
-    scene.add_argument("source", type=Path, metavar="PICTURE", help="picture, folder of pictures, or video")
+    scene = add_command(commands, "scene", run, "scale fields of images and videos", _EXAMPLES)
+    scene.add_argument("source", type=Path, metavar="IMAGE", help="image, folder of images, or video")
     scene.add_argument(
         "--run", dest="run_folder", type=Path, metavar="RUN", help="run of `disco train scene` (default: no training)"
     )
     pretrained = scene.add_argument(
-        "--pretrained",
-        metavar="FILE",
-        help="weights of the ResNet-50 below: a file, or torchvision or timm, which download them",
+        "--pretrained", metavar="FILE", help="weights of the ResNet-50: a file, or torchvision or timm to download them"
     )
     suggest(pretrained, ["torchvision", "timm"])
-    scene.add_argument("--window", type=int, metavar="N", help="pixels of a window's side (default: as trained, 64)")
-    scene.add_argument("--step", type=int, metavar="N", help="pixels from window to window (default: a quarter)")
+    scene.add_argument("--window", type=int, metavar="N", help="side of a window in pixels (default: as trained, 64)")
+    scene.add_argument("--step", type=int, metavar="N", help="pixels between windows (default: a quarter of a window)")
     scene.add_argument(
         "--longest", type=int, default=_LONGEST, metavar="N", help=f"shrink longer sides to this (default {_LONGEST})"
     )
-    scene.add_argument("--frames", type=int, metavar="N", help="of a video: fields at most (default: all)")
-    scene.add_argument("--every", type=int, metavar="N", help="of a video: the field of every N-th frame (default 1)")
-    scene.add_argument("--no-figure", action="store_true", help="write the numbers only: no .png and no .mp4")
-    scene.add_argument("--again", action="store_true", help="make anew what an earlier call has finished")
+    scene.add_argument("--frames", type=int, metavar="N", help="maximum number of fields of a video (default: all)")
+    scene.add_argument("--every", type=int, metavar="N", help="process every N-th frame of a video (default 1)")
+    scene.add_argument("--no-figure", action="store_true", help="write arrays only, no .png and no .mp4")
+    scene.add_argument("--again", action="store_true", help="do not reuse results of an earlier call")
     add_device(scene)
     add_out(scene, "the files into this folder (default scene)", folder=True, default=Path("scene"))
 
 
 def open_estimator(options: argparse.Namespace) -> Estimator:
-    """The estimator that was chosen, on its device."""
+    """Return the chosen estimator, on its device."""
     estimator: Any
     if options.run_folder is not None:
         from ..training import scene_estimator
@@ -93,61 +90,51 @@ def open_estimator(options: argparse.Namespace) -> Estimator:
         from ..networks import create
 
         if options.pretrained is None:
-            say("disco scene: the network has random weights; --pretrained gives it those of a ResNet-50")
+            say("disco scene: the network has random weights; use --pretrained for those of a ResNet-50")
         estimator = create("shift", pretrained=options.pretrained)
     opened: Estimator = estimator.to(chosen_device(options)).eval()
     return opened
 
 
-def fingerprint(options: argparse.Namespace) -> dict[str, Any]:
-    """What tells an estimator from others: the checksums of its weights."""
-    folder, weights = options.run_folder, options.pretrained
-    if folder is not None and not folder.is_dir():
-        raise FileNotFoundError(f"--run must be the folder of a run of `disco train scene`, got {folder}")
-    files = [] if folder is None else sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS)
-    files += [Path(weights)] if weights and Path(weights).is_file() else []
-    sums = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
-    return {"run": folder is not None, "pretrained": None if sums else weights, "weights": sums}
-
-
 def run(options: argparse.Namespace) -> None:
-    """Make the fields, write and print."""
+    """Compute the fields, write and print."""
     source: Path = options.source
     if not source.exists():
         raise FileNotFoundError(f"scene: no file and no folder {source}")
-    film = source.is_file() and not is_image(source)
-    _check(options, film)
+    video = source.is_file() and not is_image(source)
+    _check(options, video)
     paths = find_images(source) if source.is_dir() else [source]
-    work = Work(options, fingerprint(options))
-    _spare(options)
+    writer, report = FieldWriter(options), Report(options, len(paths))
+    if options.out.resolve() == source.resolve():
+        raise ValueError(f"--out must be another folder than that of the images, {source}")
     make_folder(options.out)
-    jobs = list(jobs_of(paths, options.out, film))
-    _need(jobs[0], options)
+    jobs = list(jobs_of(paths, options.out, video))
+    _import_extras(jobs[0], options)
     try:
         with Progress(source.resolve().name) as progress:
             for number, job in enumerate(jobs):
-                work.do(job, _within(progress, number, len(jobs)))
+                _process(job, writer, report, _within(progress, number, len(jobs)))
     except (Exception, KeyboardInterrupt) as error:
-        work.error = error
-    work.tell(len(jobs))
+        report.error = error
+    report.print()
 
 
-def _check(options: argparse.Namespace, film: bool) -> None:
-    """Refuse options that make no sense before any work is done."""
+def _check(options: argparse.Namespace, video: bool) -> None:
+    """Raise ValueError for invalid options."""
     for name, least in (("longest", SHORTEST), ("window", 2 * CELL), ("step", 1), ("frames", 1), ("every", 1)):
         value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"--{name} must be at least {least}, got {value}")
-        if value is not None and name in ("frames", "every") and not film:
-            raise ValueError(f"--{name} is of a video, got {options.source}")
+        if value is not None and name in ("frames", "every") and not video:
+            raise ValueError(f"--{name} is for videos, got {options.source}")
     if options.window is not None and options.step is not None and options.step > options.window:
         raise ValueError(f"--step must be at most --window {options.window}, got {options.step}")
     chosen_device(options)
 
 
-def _need(job: Job, options: argparse.Namespace) -> None:
-    """Import what is needed in the end, before the network is read."""
-    if job.film:
+def _import_extras(job: Job, options: argparse.Namespace) -> None:
+    """Import optional packages before the network is loaded."""
+    if job.video:
         import av  # noqa: F401
     else:
         import PIL  # noqa: F401
@@ -155,179 +142,184 @@ def _need(job: Job, options: argparse.Namespace) -> None:
         check_figure(job.file(".png"))
 
 
-def _spare(options: argparse.Namespace) -> None:
-    """Refuse to write results where the next call would take them for pictures."""
-    if options.out.resolve() == options.source.resolve():
-        raise ValueError(f"--out must be another folder than that of the pictures, {options.source}")
-
-
 def _within(progress: Step, number: int, total: int) -> Step:
-    """Progress in one of several pieces of work, as progress in all of them."""
+    """Return the progress of one of several jobs, as a fraction of all."""
     return lambda done, whole: progress(number * whole + done, total * whole)
 
 
+def _process(job: Job, writer: FieldWriter, report: Report, progress: Step) -> None:
+    """Compute the field of an image or a video, unless an earlier call has."""
+    options, key = writer.options, writer.cache_key(job)
+    note = {} if options.again else job.note()
+    same = note.get(KEY) == key
+    if same and note.get("complete") is True and all(file.is_file() for file in job.files(options)):
+        report.reused.append(job.path.name)
+    elif job.video:
+        writer.video(job, key, job.load_frames() if same else [], report, progress)
+    else:
+        try:
+            image = read_image(job.path, options.longest)
+        except (ValueError, FileNotFoundError) as error:
+            report.skipped.append(str(error))
+        else:
+            writer.image(job, key, image, report, progress)
+
+
 @dataclass
-class Work:
-    """Fields one after the other, and what came of them."""
+class FieldWriter:
+    """Computes and writes the fields of images and videos."""
 
     options: argparse.Namespace
-    estimator_mark: dict[str, Any]
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        """Compute what identifies the estimator: the checksums of its weights."""
+        run, weights = self.options.run_folder, self.options.pretrained
+        if run is not None and not run.is_dir():
+            raise FileNotFoundError(f"--run must be the folder of a run of `disco train scene`, got {run}")
+        sums = fingerprint(run, Path(weights) if weights and Path(weights).is_file() else None)
+        self.weights = {"run": run is not None, "pretrained": None if sums else weights, "weights": sums}
 
     @cached_property
     def estimator(self) -> Estimator:
-        """Opened when it is needed."""
+        """Opened on first use."""
         return open_estimator(self.options)
 
-    def do(self, job: Job, progress: Step) -> None:
-        """Make the field of a picture or a video, unless a call before has made it."""
-        status, options = job.path.stat(), self.options
-        mark = {"bytes": status.st_size, "modified": status.st_mtime_ns, **self.estimator_mark}
-        mark |= {name: getattr(options, name) for name in _SETTINGS}
-        note = {} if options.again else job.note()
-        known = note.get("mark") == mark
-        if known and note.get("complete") is True and all(file.is_file() for file in job.files(options)):
-            self.kept.append(job.path.name)
-        elif job.film:
-            self._film(job, mark, job.kept() if known else [], progress)
-        else:
-            try:
-                image = read_image(job.path, options.longest)
-            except (ValueError, FileNotFoundError) as error:
-                self.left_out.append(str(error))
-            else:
-                self._picture(job, image, mark, progress)
+    def cache_key(self, job: Job) -> dict[str, Any]:
+        """Return everything that the files of a job depend on."""
+        status = job.path.stat()
+        settings = {name: getattr(self.options, name) for name in _SETTINGS}
+        return {"bytes": status.st_size, "modified": status.st_mtime_ns, **self.weights, **settings}
 
-    def _picture(self, job: Job, image: Tensor, mark: dict[str, Any], progress: Step) -> None:
-        began = time.perf_counter()
-        made = scale_field(self.estimator, self._there(image), **self._windows(), progress=progress)
-        job.save(made, mark)
+    def image(self, job: Job, key: dict[str, Any], image: Tensor, report: Report, progress: Step) -> None:
+        """Write the files of an image."""
+        start = time.perf_counter()
+        result = self._compute(scale_field, image, progress)
+        job.save(result, key)
         if not self.options.no_figure:
-            save_figure(plot_field(image, *made, extent(made)), job.file(".png"))
-            _save_picture(overlay(image, *made, extent(made)), job.file("-overlay.png"))
-        self.rows.append(self._row(job, image, made, began) | {"shrunk": max(size_of(job.path)) / max(image.shape)})
-        job.conclude(self.rows[-1], mark)
+            save_figure(plot_field(image, *result, extent(result)), job.file(".png"))
+            packed = io.BytesIO()  # Pillow hides why it cannot write to a disk
+            to_image(overlay(image, *result, extent(result))).save(packed, "PNG")
+            write(job.file("-overlay.png"), packed.getvalue())
+        report.rows.append(self._row(job, image, result, start, shrunk=max(size_of(job.path)) / max(image.shape)))
+        job.write_note(report.rows[-1], key)
 
-    def _film(self, job: Job, mark: dict[str, Any], fields: list[Field], progress: Step) -> None:
-        """The fields of a video, after those of a call before; then its frames with them, in one range of colours.
-
-        Whatever stops it, the files have the frames until then.
-        """
-        began, saved, stopped = time.perf_counter(), time.monotonic(), None
-        footage, limit = open_video(str(job.path.absolute())), self.options.frames
+    def video(self, job: Job, key: dict[str, Any], fields: list[Field], report: Report, progress: Step) -> None:
+        """Write the files of a video, after the fields of an earlier call. If interrupted, they have fewer frames."""
+        start, saved, interruption = time.perf_counter(), time.monotonic(), None
+        video, limit = open_video(str(job.path.absolute())), self.options.frames
         if fields:
-            say(f"{job.path.name}: goes on after {len(fields)} frames")
-        known = [limit, footage.count and math.ceil(footage.count / (self.options.every or 1))]
-        total = min((number for number in known if number), default=0)
+            say(f"{job.path.name}: resumes after {len(fields)} frames")
+        counts = [limit, video.count and math.ceil(video.count / (self.options.every or 1))]
+        total = min((number for number in counts if number), default=0)
         try:
-            for image, _ in islice(self._frames(footage, len(fields)), limit and limit - len(fields)):
+            for image, _ in islice(self._frames(video, len(fields)), limit and limit - len(fields)):
                 within = _within(progress, len(fields), max(total, len(fields) + 1)) if total else None
-                fields.append(cell_field(self.estimator, self._there(image), **self._windows(), progress=within))
+                fields.append(self._compute(cell_field, image, within))
                 if time.monotonic() - saved > _SAVED:
-                    job.keep(fields, mark)
+                    job.save_frames(fields, key)
                     saved = time.monotonic()
         except (Exception, KeyboardInterrupt) as error:
-            stopped = error
-        self.remarks += footage.remarks()
+            interruption = error
+        report.remarks += video.remarks()
         if not fields:
-            raise stopped or ValueError(f"{job.path}: no frame of it can be decoded")
-        made = job.keep(fields, mark)
-        image = self._overlaid(job, made)
-        self.rows.append(self._row(job, image, made, began) | {"frames": len(fields), "complete": stopped is None})
-        job.conclude(self.rows[-1], mark)
-        if stopped:
-            raise stopped
+            raise interruption or ValueError(f"{job.path}: no frame of it can be decoded")
+        result = job.save_frames(fields, key)
+        image = self._overlaid(job, result)
+        row = self._row(job, image, result, start, frames=len(fields), complete=interruption is None)
+        report.rows.append(row)
+        job.write_note(row, key)
+        if interruption:
+            raise interruption
 
-    def _overlaid(self, job: Job, made: Field) -> Tensor:
-        """Write the video with the fields of its frames over them, if it is wanted; the first frame."""
-        footage, limit = open_video(str(job.path.absolute())), extent(made)
-        frames = islice(self._frames(footage), len(made.octaves))
-        first, began = next(frames)
+    def _overlaid(self, job: Job, result: Field) -> Tensor:
+        """Write the video with its fields over the frames, if requested, and return the first frame."""
+        video, limit = open_video(str(job.path.absolute())), extent(result)
+        frames = islice(self._frames(video), len(result.octaves))
+        first, start = next(frames)
         if self.options.no_figure:
             return first
-        rate = footage.rate / (self.options.every or 1)
-        with written_atomically(job.file(".mp4")) as draft, VideoWriter(draft, rate, first) as film:
-            for (image, seconds), *cells in zip(chain([(first, began)], frames), *made, strict=True):
+        rate = video.rate / (self.options.every or 1)
+        with written_atomically(job.file(".mp4")) as draft, VideoWriter(draft, rate, first) as output:
+            for (image, seconds), *cells in zip(chain([(first, start)], frames), *result, strict=True):
                 pixels = enlarged(Field(*cells), self.estimator.cell, (image.shape[1], image.shape[2]))
-                film.add(overlay(image, *pixels, limit), seconds)
+                output.add(overlay(image, *pixels, limit), seconds)
         return first
 
-    def _frames(self, footage: VideoSource, skipped: int = 0) -> Iterator[tuple[Tensor, Fraction]]:
-        """Every N-th frame of a video and its time, without the first so many of these."""
+    def _frames(self, video: VideoSource, skipped: int = 0) -> Iterator[tuple[Tensor, Fraction]]:
+        """Yield every N-th frame of a video and its time, after skipping some of these."""
         every = self.options.every or 1
-        with closing(footage.frames(skipped * every)) as frames:
+        with closing(video.frames(skipped * every)) as frames:
             for frame in frames:
                 if frame.image is not None and frame.number % every == 0:
                     yield shrink(frame.image, self.options.longest), frame.time
 
-    def _there(self, image: Tensor) -> Tensor:
-        return image.to(chosen_device(self.options))
+    def _compute(self, function: Callable[..., Field], image: Tensor, progress: Step | None) -> Field:
+        windows = {"window": self.options.window, "step": self.options.step}
+        return function(self.estimator, image.to(chosen_device(self.options)), **windows, progress=progress)
 
-    def _windows(self) -> dict[str, int | None]:
-        return {"window": self.options.window, "step": self.options.step}
-
-    def _row(self, job: Job, image: Tensor, made: Field, began: float) -> dict[str, Any]:
+    def _row(self, job: Job, image: Tensor, result: Field, start: float, **more: Any) -> dict[str, Any]:
         return {
             "source": job.path.name,
             "name": job.name,
             "size": [image.shape[2], image.shape[1]],
-            "octaves": extent(made),
-            "confidence": float(made.confidence.mean()),
-            "seconds": time.perf_counter() - began,
+            "octaves": extent(result),
+            "confidence": float(result.confidence.mean()),
+            "seconds": time.perf_counter() - start,
             "files": [str(file) for file in job.files(self.options)],
             "complete": True,
+            **more,
         }
 
-    def tell(self, count: int) -> None:
-        """Print what came of it; the error that ended it goes on."""
-        more = f"; and {len(self.left_out) - _NAMED} more" if len(self.left_out) > _NAMED else ""
-        left_out = "; ".join(self.left_out[:_NAMED]) + more
-        if not self.rows and not self.kept:
-            raise self.error or ValueError(left_out if count == 1 else f"no picture could be read: {left_out}")
-        if self.left_out:
-            self.remarks.append(f"{_some(len(self.left_out), 'picture')} left out: {left_out}")
-        if self.kept:
-            self.remarks.append(f"{_some(len(self.kept), 'field')} kept from before (--again makes them anew)")
+
+@dataclass
+class Report:
+    """Results of all jobs of a call, and the error that ended it."""
+
+    options: argparse.Namespace
+    jobs: int
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    reused: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def print(self) -> None:
+        """Print the results and raise the error, if any."""
+        more = f"; and {len(self.skipped) - _LISTED} more" if len(self.skipped) > _LISTED else ""
+        skipped = "; ".join(self.skipped[:_LISTED]) + more
+        if not self.rows and not self.reused:
+            raise self.error or ValueError(skipped if self.jobs == 1 else f"no image could be read: {skipped}")
+        if self.skipped:
+            self.remarks.append(f"{_count(len(self.skipped), 'image')} skipped: {skipped}")
+        if self.reused:
+            self.remarks.append(
+                f"{_count(len(self.reused), 'field')} reused from an earlier call (--again disables it)"
+            )
         for remark in self.remarks:
             say(f"disco scene: {remark}")
         document = {
             "source": str(self.options.source),
             "out": str(self.options.out),
             "fields": self.rows,
-            "kept": self.kept,
-            "left out": self.left_out,
+            "kept": self.reused,
+            "left out": self.skipped,
             "stopped": self.error is not None,
             "remarks": self.remarks,
         }
-        show(
-            self.options,
-            document,
-            "\n".join([*map(_line, self.rows), f"{_some(len(self.rows), 'field')} written into {self.options.out}"]),
-        )
+        written = f"{_count(len(self.rows), 'field')} written into {self.options.out}"
+        show(self.options, document, "\n".join([*map(_line, self.rows), written]))
         if self.error:
             raise self.error
 
 
 def _line(row: dict[str, Any]) -> str:
-    """What came of a picture or a video, in words."""
-    frames = f"{_some(row['frames'], 'frame')} of " if "frames" in row else ""
+    """Describe the result of an image or a video in one line."""
+    frames = f"{_count(row['frames'], 'frame')} of " if "frames" in row else ""
     shrunk = f", shrunk by {row['shrunk']:.3g}" if row.get("shrunk", 1.0) > 1 else ""
     size = f"{frames}{row['size'][0]} x {row['size'][1]} pixels{shrunk}"
-    found = f"within {row['octaves']:.2g} octaves of the median, confidence {row['confidence']:.2f}"
-    return f"{row['source']}: {size}; {found}; {row['seconds']:.1f} s"
+    octaves = f"within {row['octaves']:.2g} octaves of the median, confidence {row['confidence']:.2f}"
+    return f"{row['source']}: {size}; {octaves}; {row['seconds']:.1f} s"
 
 
-def _save_picture(image: Tensor, path: Path) -> None:
-    from PIL import Image
-
-    packed = io.BytesIO()  # Pillow does not say why it cannot write to a disk
-    Image.fromarray(image.permute(1, 2, 0).numpy()).save(packed, "PNG")
-    write(path, packed.getvalue())
-
-
-def _some(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
