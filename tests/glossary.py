@@ -58,6 +58,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tests/glossary.py": ("",),
     "tests/": ('"facts" / "golden"',),  # a folder of optional data
     "src/scale_disco/tasks/bench/timing.py": ('"bare convolutions"',),  # a value of --json and --csv
+    "src/scale_disco/tasks/quickstart/": ('"photographs"',),  # a key of report.json
+    "tests/tasks/quickstart/": ('"photographs"',),
     "src/scale_disco/tasks/tracking/commands/zoom.py": ("--pictures",),  # former name of --images
     "tests/tasks/tracking/commands/test_zoom.py": ("--pictures",),
     # Keys of state_dict.
@@ -80,7 +82,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "docs/convert.md": ('downsampling="centred"',),
     "results/tracking.md": ("--pictures MASTERS",),
     "results/zoom_robustness.md": ('downsampling="centred"', "| centred "),
-    "tests/tasks/stl10/test_networks.py": ('"facts" / "golden"',),  # a folder of shared data
     # Slopes of regressions, keys and kinds in --json, buffers of checkpoints, and the key of a note.
     "src/scale_disco/tasks/scene/": (
         "median_slope",

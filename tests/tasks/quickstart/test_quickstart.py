@@ -36,7 +36,7 @@ if __name__ == "__main__":
 
 
 def smaller():
-    """Layers and pictures that take seconds."""
+    """Use layers and images that take seconds."""
     module._LAYERS = (LayerSetting(1, 2, 2, 14, 3, module.BASIS[1]),) * 2
     module._COUNTS = range(1, 3)
     module._DIGITS = 2
@@ -44,7 +44,7 @@ def smaller():
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """The folder of a quickstart; look, do not touch."""
+    """Folder of a finished quickstart; read-only."""
     out = tmp_path_factory.mktemp("quickstart") / "first look"
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_LAYERS", "_COUNTS", "_DIGITS"):
@@ -58,53 +58,53 @@ def figures_of(out):
     return json.loads((out / "report.json").read_text())
 
 
-def test_all_is_measured_in_this_run(done):
-    found = figures_of(done)
-    assert found["complete"]
-    assert found["training images"] == 96
-    assert found["reused"] == 0
-    assert set(found["networks"]) == {"DISCO", "SESN, Hermite", "CNN"}
+def test_all_steps_are_measured(done):
+    results = figures_of(done)
+    assert results["complete"]
+    assert results["training images"] == 96
+    assert results["reused"] == 0
+    assert set(results["networks"]) == {"DISCO", "SESN, Hermite", "CNN"}
     for name, model in module.NETWORKS.items():
         tested = json.loads((done / "runs" / f"{model.replace('/', '-')}-0" / "test.json").read_text())
-        one = found["networks"][name]
-        assert one["seen"] == [tested["errors"] / tested["images"]]
-        assert one["parameters"] == 25_826
-        assert sum(images for *_, images in one["curve"]) == 1_500 + 500 + 500
-        (larger,), (smaller,), (unseen,) = one["larger"], one["smaller"], one["unseen"]
+        network = results["networks"][name]
+        assert network["seen"] == [tested["errors"] / tested["images"]]
+        assert network["parameters"] == 25_826
+        assert sum(images for *_, images in network["curve"]) == 1_500 + 500 + 500
+        (larger,), (smaller,), (unseen,) = network["larger"], network["smaller"], network["unseen"]
         assert unseen == pytest.approx((larger + smaller) / 2)
-        count = [row for row in one["curve"] if row[0] == "larger"]
+        count = [row for row in network["curve"] if row[0] == "larger"]
         assert larger == sum(row[3] for row in count) / sum(row[4] for row in count)
-    errors = found["equivariance"]["errors"]
+    errors = results["equivariance"]["errors"]
     assert min(errors, key=lambda name: errors[name]["photographs"]) == "DISCO"
-    assert found["basis"]["milliseconds"] > 0
-    assert [len(found["speed"][part]) for part in ("layers", "growth")] == [2, 2]
+    assert results["basis"]["milliseconds"] > 0
+    assert [len(results["speed"][part]) for part in ("layers", "growth")] == [2, 2]
 
 
-def test_report_shows_the_figures_and_needs_no_network(done):
+def test_report_shows_the_results_and_loads_nothing_from_the_network(done):
     page = (done / "report.html").read_text()
-    found = figures_of(done)
+    results = figures_of(done)
     assert page.count("<img ") == 4
     assert not re.findall(r"(?:src|href)=\"(?!data:|#)", page)
     assert "url(" not in page
     assert "<script" not in page
     text = re.sub(r"<[^>]*>", " ", page)
-    for row in found["equivariance"]["errors"].values():
+    for row in results["equivariance"]["errors"].values():
         assert all(f"{error:.4f}" in text for error in row.values())
-    for row in found["speed"]["layers"]:
+    for row in results["speed"]["layers"]:
         assert f"{row['dense / ours']:.2f}" in text
-    for one in found["networks"].values():
-        assert f"{100 * one['unseen'][0]:.1f}" in text
+    for network in results["networks"].values():
+        assert f"{100 * network['unseen'][0]:.1f}" in text
     assert "Not measured yet" not in page
 
 
 def commands_of(out):
-    """Those that the report tells to go on with."""
+    """Commands in the report."""
     page = (out / "report.html").read_text()
     lines = [line for block in re.findall(r"<pre>(.*?)</pre>", page, flags=re.DOTALL) for line in block.splitlines()]
     return [html.unescape(line) for line in lines]
 
 
-def test_commands_of_the_report_can_be_typed(done, capsys):
+def test_commands_of_the_report_are_valid(done, capsys):
     commands = [shlex.split(line, comments=True) for line in commands_of(done) if line.startswith("disco")]
     assert len(commands) == 9
     parser, _ = parsers()
@@ -119,24 +119,24 @@ def test_commands_of_the_report_can_be_typed(done, capsys):
     assert "| DISCO " in capsys.readouterr().out
 
 
-def test_the_report_goes_on_with_a_network_that_was_trained(done):
-    found = figures_of(done)
-    assert found["seeds"] == [0]
-    page = report({**found, "seeds": [5, 6]}, Path("out"))
+def test_commands_of_the_report_name_a_trained_network(done):
+    results = figures_of(done)
+    assert results["seeds"] == [0]
+    page = report({**results, "seeds": [5, 6]}, Path("out"))
     assert "disco test out/runs/digits-disco-5 " in page
     assert "digits-disco-0" not in page
 
 
-def test_a_second_call_keeps_what_was_trained(done, tmp_path, capsys, monkeypatch):
+def test_a_second_call_reuses_trained_networks(done, tmp_path, capsys, monkeypatch):
     out = tmp_path / "again"
     shutil.copytree(done, out)
     for name in ("_LAYERS", "_COUNTS", "_DIGITS"):
         monkeypatch.setattr(module, name, getattr(module, name))
     smaller()
     assert main([*TRIAL, "--out", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["reused"] == 3
-    assert found["networks"] == figures_of(done)["networks"]
+    results = json.loads(capsys.readouterr().out)
+    assert results["reused"] == 3
+    assert results["networks"] == figures_of(done)["networks"]
     assert "3 of the networks were trained by an earlier call" in (out / "report.html").read_text()
 
 
@@ -152,7 +152,7 @@ def start(out, *arguments):
 
 
 def test_ctrl_c_leaves_a_report_and_no_process(tmp_path):
-    """Stopped while networks are trained; the steps before are in the report, and so is the way on."""
+    """Interrupted during training: the report has the earlier steps and the command to continue."""
     script = tmp_path / "stopped"
     process = start(script, "--epochs", "2000")
     while not list(script.glob("runs/*/epochs.csv")):
@@ -165,7 +165,7 @@ def test_ctrl_c_leaves_a_report_and_no_process(tmp_path):
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert f"the report so far is {script / 'report.html'}" in errors
-    for _ in range(100):  # multiprocessing's own helper ends a moment later
+    for _ in range(100):  # the resource tracker of multiprocessing ends a moment later
         left = [child for child in children if Path(f"/proc/{child}").exists()]
         if not left:
             break
@@ -179,7 +179,7 @@ def test_ctrl_c_leaves_a_report_and_no_process(tmp_path):
     assert not figures_of(script)["complete"]
 
 
-def test_errors_of_training_are_one_line(done, tmp_path, capsys, monkeypatch):
+def test_training_errors_are_one_line(done, tmp_path, capsys, monkeypatch):
     for name in ("_LAYERS", "_COUNTS", "_DIGITS"):
         monkeypatch.setattr(module, name, getattr(module, name))
     smaller()
@@ -192,19 +192,19 @@ def test_errors_of_training_are_one_line(done, tmp_path, capsys, monkeypatch):
     assert errors.count("\n") == 1
     assert "training digits/cnn: ValueError" in errors
     assert "answers-last.npz: damaged" in errors
-    found = figures_of(out)
-    assert not found["complete"]
-    assert found["equivariance"]["errors"]
+    results = figures_of(out)
+    assert not results["complete"]
+    assert results["equivariance"]["errors"]
 
 
 @pytest.mark.parametrize("content", ["", "[" * 100_000, "[]", '{"complete": false}'])
-def test_reports_of_others_are_not_complete(content, tmp_path):
+def test_invalid_reports_are_not_complete(content, tmp_path):
     (tmp_path / "report.json").write_text(content)
     assert not module._is_complete(tmp_path / "report.json")
 
 
-def test_a_complete_report_stays_until_the_next_is(done, tmp_path, monkeypatch):
-    out = tmp_path / "kept"
+def test_an_interrupted_call_keeps_a_complete_report(done, tmp_path, monkeypatch):
+    out = tmp_path / "complete"
     shutil.copytree(done, out)
     before = (out / "report.html").read_bytes(), (out / "report.json").read_bytes()
 
@@ -216,7 +216,7 @@ def test_a_complete_report_stays_until_the_next_is(done, tmp_path, monkeypatch):
     assert ((out / "report.html").read_bytes(), (out / "report.json").read_bytes()) == before
 
 
-def test_runs_of_other_settings_are_not_touched(done, tmp_path, capsys):
+def test_runs_of_other_settings_are_an_error(done, tmp_path, capsys):
     out = tmp_path / "other"
     shutil.copytree(done, out)
     before = (out / "report.html").read_bytes()
@@ -240,7 +240,7 @@ def test_runs_of_other_settings_are_not_touched(done, tmp_path, capsys):
         (["--out", "file"], "cannot make the folder file: it is a file"),
     ],
 )
-def test_wrong_calls_are_refused_at_once(arguments, message, tmp_path, capsys, monkeypatch):
+def test_invalid_options_are_errors_before_any_work(arguments, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     assert main(["quickstart", *arguments]) == 1
@@ -250,28 +250,28 @@ def test_wrong_calls_are_refused_at_once(arguments, message, tmp_path, capsys, m
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_missing_extras_are_answered_with_the_command(tmp_path, capsys, monkeypatch):
+def test_errors_name_missing_extras(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlxtend", None)
     assert main(["quickstart", "--out", str(tmp_path / "out")]) == 1
     assert 'needs mlxtend: pip install "scale-disco[train,plot,demo]"' in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-# Browsers without a window have at least 500 pixels; a frame may be as narrow as a phone.
+# Headless browsers are at least 500 pixels wide; a frame may be as narrow as a phone.
 FRAME = """<!doctype html><iframe id="frame" src="report.html" style="width: {width}px; height: 900px"></iframe><script>
 onload = () => {{
   const page = document.getElementById("frame").contentDocument;
-  const pictures = [...page.images].map(one => [one.complete, one.naturalWidth, one.getBoundingClientRect().width]);
+  const figures = [...page.images].map(i => [i.complete, i.naturalWidth, i.getBoundingClientRect().width]);
   const boxes = [page.documentElement, ...page.querySelectorAll(".wide, pre")];
   const wide = Math.max(...boxes.map(box => box.scrollWidth - box.clientWidth));
   document.body.append(Object.assign(document.createElement("p"), {{
-    id: "probe", textContent: JSON.stringify({{pictures, wide, boxes: boxes.length}})}}));
+    id: "probe", textContent: JSON.stringify({{figures, wide, boxes: boxes.length}})}}));
 }};
 </script>"""
 
 
 @pytest.mark.parametrize("width", [375, 1000])
-def test_a_browser_shows_all_pictures(done, tmp_path, width):
+def test_a_browser_shows_all_figures(done, tmp_path, width):
     browser = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
     if browser is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
@@ -283,25 +283,25 @@ def test_a_browser_shows_all_pictures(done, tmp_path, width):
     call += ["--allow-file-access-from-files", "--dump-dom", frame.as_uri()]
     ended = subprocess.run(call, capture_output=True, text=True, timeout=120)
     assert "CONSOLE" not in ended.stderr
-    probe = re.search(r'<p id="probe">(.*?)</p>', ended.stdout)
-    assert probe, ended.stderr[-2000:]
-    seen = json.loads(probe[1])
-    assert len(seen["pictures"]) == 4
-    for complete, natural, drawn in seen["pictures"]:
+    match = re.search(r'<p id="probe">(.*?)</p>', ended.stdout)
+    assert match, ended.stderr[-2000:]
+    probe = json.loads(match[1])
+    assert len(probe["figures"]) == 4
+    for complete, natural, shown in probe["figures"]:
         assert complete
         assert natural > 0
-        assert 200 < drawn <= width
-    assert seen["boxes"] == 1 + 3 + 5  # the page, its tables, its commands
-    assert seen["wide"] <= 0  # nothing sticks out sideways
+        assert 200 < shown <= width
+    assert probe["boxes"] == 1 + 3 + 5  # the page, its tables and its commands
+    assert probe["wide"] <= 0  # no horizontal overflow
 
 
 @pytest.mark.slow
 def test_disco_is_best_at_unseen_scales(tmp_path):
-    """As everybody runs it."""
+    """With the default settings."""
     assert main(["quickstart", "--out", str(tmp_path)]) == 0
-    found = figures_of(tmp_path)
-    means = {name: sum(one["unseen"]) / len(one["unseen"]) for name, one in found["networks"].items()}
+    results = figures_of(tmp_path)
+    means = {name: sum(network["unseen"]) / len(network["unseen"]) for name, network in results["networks"].items()}
     assert min(means, key=means.get) == "DISCO"
-    errors = found["equivariance"]["errors"]
+    errors = results["equivariance"]["errors"]
     for source in ("photographs", "digits"):
         assert min(errors, key=lambda name: errors[name][source]) == "DISCO"

