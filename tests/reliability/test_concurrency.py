@@ -261,7 +261,7 @@ def test_tracker_is_evaluated_by_one_process(pool, tmp_path):
     refusals(pool.all(disco, *arguments), AT_WORK)
     assert disco(*arguments) == (0, "")
     for sequence in read_sequences(videos):
-        boxes = read_result(tmp_path / "results" / "frozen", sequence).boxes
+        boxes = read_result(tmp_path / "results" / "static-box", sequence).boxes
         assert torch.equal(boxes, boxes[:1].expand_as(boxes))
 
 

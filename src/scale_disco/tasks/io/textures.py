@@ -97,9 +97,8 @@ def source_images(folder: Path | None = None, progress: Progress | None = None) 
     if not images:
         raise ValueError(f"zoom: every image in {folder} has a side of less than {SHORTEST} pixels; use larger images")
     if small:
-        warnings.warn(
-            f"zoom: skipped, with a side of less than {SHORTEST} pixels: {_listed(small)} in {folder}", stacklevel=2
-        )
+        listed = f"{_listed(small)} in {folder}"
+        warnings.warn(f"zoom: skipped, with a side of less than {SHORTEST} pixels: {listed}", stacklevel=2)
     return list(images.values())
 
 
@@ -119,7 +118,7 @@ def _bundled() -> list[SourceImage]:
     images = []
     for number, photo in enumerate(photos()[:, 0].mul(255).round().byte().numpy()):
         name, sha256 = f"photo-{number}", hashlib.sha256(photo.tobytes()).hexdigest()
-        images.append(SourceImage(name, name, photo.shape[::-1], sha256, False, partial(_image, photo)))
+        images.append(SourceImage(name, name, photo.shape[::-1], sha256, False, partial(to_rgb, photo)))
     return images
 
 
@@ -134,10 +133,11 @@ def textures(count: int) -> list[SourceImage]:
 
 
 def _texture(draw: Callable[[np.random.Generator], np.ndarray], number: int) -> Image:
-    return _image(draw(np.random.default_rng([7, number])).round().clip(0, 255).astype(np.uint8))
+    return to_rgb(draw(np.random.default_rng([7, number])).round().clip(0, 255).astype(np.uint8))
 
 
-def _image(pixels: np.ndarray) -> Image:
+def to_rgb(pixels: np.ndarray) -> Image:
+    """Convert uint8 [H, W] or [H, W, 3] to a Pillow image in RGB."""
     from PIL import Image
 
     return Image.fromarray(pixels).convert("RGB")

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -22,12 +22,9 @@ from ...files import reason
 from .images import SUFFIXES, list_images, load_frame
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from av import VideoFrame
 
 Box = tuple[float, float, float, float]  # x, y, w, h
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _RATE = Fraction(25)  # default frames per second
 _GREEN, _RED = (0, 220, 0), (255, 0, 0)
@@ -100,16 +97,15 @@ class FrameFolder(VideoSource):
         """Yield the frames from a number on, counted from 0 whatever their names are."""
         size = None
         for number, path in enumerate(self.paths[start:], start):
-            image = None
+            image: Tensor | None = None
             try:
                 image = load_frame(path)
-            except ValueError as error:
-                self.faults.append(f"{path.name}: {reason(error).rpartition(f'{path}: ')[2]}")
-            if image is not None:
                 size = size or image.shape
                 if image.shape != size:
-                    self.faults.append(f"{path.name}: {_pixels(image.shape)} pixels, the first has {_pixels(size)}")
-                    image = None
+                    raise ValueError(f"{path}: {_pixels(image.shape)} pixels, the first has {_pixels(size)}")
+            except ValueError as error:
+                self.faults.append(f"{path.name}: {reason(error).rpartition(f'{path}: ')[2]}")
+                image = None
             yield Frame(number, image, number / self.rate)
 
     def remarks(self) -> list[str]:
@@ -256,9 +252,7 @@ class VideoWriter:
     def __enter__(self) -> VideoWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self.file.file:
             try:
                 if kind is None:
@@ -326,10 +320,10 @@ def draw(image: Tensor, box: Box, label: str = "", *, lost: bool = False) -> Ten
     rows, columns = _clipped(top, bottom, height), _clipped(left, right, width)
     upper, lower = _clipped(top, min(top + thick, bottom), height), _clipped(max(bottom - thick, top), bottom, height)
     first, last = _clipped(left, min(left + thick, right), width), _clipped(max(right - thick, left), right, width)
-    for y, x in ((upper, columns), (lower, columns), (rows, first), (rows, last)):
-        along = torch.arange(y.start, y.stop)[:, None] - top + torch.arange(x.start, x.stop) - left
+    for down, across in ((upper, columns), (lower, columns), (rows, first), (rows, last)):
+        along = torch.arange(down.start, down.stop)[:, None] - top + torch.arange(across.start, across.stop) - left
         visible = along // (3 * thick) % 2 == 0 if lost else torch.ones_like(along, dtype=torch.bool)
-        drawn[:, y, x] = torch.where(visible, color[:, None, None], drawn[:, y, x])
+        drawn[:, down, across] = torch.where(visible, color[:, None, None], drawn[:, down, across])
     if label:
         _draw_label(drawn, label, color, left, top, bottom)
     return drawn
@@ -349,7 +343,7 @@ def _draw_label(drawn: Tensor, label: str, color: Tensor, left: int, top: int, b
 
 
 @functools.lru_cache(64)
-def _text(label: str, size: int) -> Pixels:
+def _text(label: str, size: int) -> np.ndarray:
     """Render a line of text, white on black, [h, w]."""
     from PIL import Image, ImageDraw, ImageFont
 

@@ -247,10 +247,8 @@ def _claim(folder: Path, fingerprint: str) -> None:
             document = None
         owner = document.get("fingerprint") if isinstance(document, dict) else None
         if owner != fingerprint:
-            raise ValueError(
-                f"{folder} has results of another tracker, {plain(owner or 'unknown')}, this one is {fingerprint}: "
-                "give another result folder, or delete it"
-            )
+            trackers = f"another tracker, {plain(owner or 'unknown')}, this one is {fingerprint}"
+            raise ValueError(f"{folder} has results of {trackers}: give another result folder, or delete it")
     elif next(folder.glob("*.txt"), None):
         raise ValueError(f"{folder} has results of an unknown tracker, without {_TRACKER}: give another folder")
     else:

@@ -65,10 +65,8 @@ def read_results(folder: Path, sequences: Iterable[Sequence]) -> dict[str, Resul
     paths = [(sequence, _find(files, sequence.name)) for sequence in sequences]
     missing = [sequence.name for sequence, path in paths if path is None]
     if missing:
-        raise FileNotFoundError(
-            f"{folder}: no results for {len(missing)} of {len(sequences)} sequences, looked for NAME.txt and NAME.json "
-            f"of {', '.join(missing)}"
-        )
+        count, names = f"{len(missing)} of {len(sequences)} sequences", ", ".join(missing)
+        raise FileNotFoundError(f"{folder}: no results for {count}, looked for NAME.txt and NAME.json of {names}")
     return {sequence.name: _read(path, sequence) for sequence, path in paths if path is not None}
 
 
@@ -96,10 +94,9 @@ def _read(path: Path, sequence: Sequence) -> Result:
 
 
 def _checked(path: Path, values: Tensor, sequence: Sequence) -> Tensor:
-    if len(values) != len(sequence.frames):
-        raise ValueError(
-            f"{path}: expected a line for each of {len(sequence.frames)} frames of {sequence.name}, got {len(values)}"
-        )
+    count = len(sequence.frames)
+    if len(values) != count:
+        raise ValueError(f"{path}: expected a line for each of {count} frames of {sequence.name}, got {len(values)}")
     return values
 
 

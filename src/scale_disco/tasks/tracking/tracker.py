@@ -21,21 +21,13 @@ from .networks import EXEMPLAR, INSTANCE, STRIDE, Siamese, Template
 
 MODES = ("pyramid", "axis", "fixed")
 _UPSAMPLING = 16  # of score maps
-_CALIBRATION = (
-    -0.5,
-    -0.25,
-    0.0,
-    0.25,
-    0.5,
-)  # octaves by which the first frame is magnified to calibrate the scale axis
+_CALIBRATION = (-0.5, -0.25, 0.0, 0.25, 0.5)  # magnifications of the first frame, in octaves
 _MIN_STEP = 0.01  # between calibrated responses
 _RANGE = (0.2, 5.0)  # of the scale
 _LARGEST = 100  # first box over the frame
 _SMALLEST = 10.0  # side of a box in pixels, unless the first was smaller
-_LOST, _MOMENTUM = (
-    0.6,
-    0.05,
-)  # a score below this fraction of the running mean is lost; weight of a new score in the mean
+_LOST = 0.6  # fraction of the mean score below which the object is lost
+_MOMENTUM = 0.05  # weight of a new score in the mean score
 
 
 class TrackedBox(NamedTuple):
@@ -212,12 +204,10 @@ class SiameseTracker:
         if not self.lost:
             self.mean_score += (score - self.mean_score) * (_MOMENTUM if self.mean_score else 1)
             self.scale = min(max(self.scale * factor, _RANGE[0]), _RANGE[1])
-        sides = [
-            min(max(side * self.scale, min(_SMALLEST, side)), most)
-            for side, most in zip(self.first_size, (width, height), strict=True)
-        ]
+        limits = zip(self.first_size, (width, height), strict=True)
+        w, h = (min(max(side * self.scale, min(_SMALLEST, side)), most) for side, most in limits)
         x, y = self.center.tolist()
-        return TrackedBox((x - sides[0] / 2, y - sides[1] / 2, sides[0], sides[1]), score)
+        return TrackedBox((x - w / 2, y - h / 2, w, h), score)
 
     def _search_pyramid(self, image: Tensor) -> tuple[float, Tensor, float]:
         """Scale factor, displacement in crop pixels and score, from one crop or three crops."""
@@ -234,8 +224,7 @@ class SiameseTracker:
         return 1 + self.motion.rate * (factors[best] - 1), displacement, score
 
     def _features(self, search: Tensor) -> Tensor:
-        """Features of search crops. On CPUs, allocating the maps of many scales and crops takes longer than one crop
-        after another."""
+        # On CPUs, one crop after another is faster than allocating the maps of many scales and crops.
         single = bool(self.network.steps) and search.device.type == "cpu"
         return torch.cat([self.network.embed(part) for part in torch.split(search, 1 if single else len(search))])
 
@@ -253,10 +242,7 @@ class SiameseTracker:
         return math.exp2(rate * self._octaves(larger - smaller)), displacement, score
 
     def _calibrate(self, image: Tensor) -> None:
-        """Measure how the scale axis responds to known magnifications of the first frame.
-
-        A response is the cosine for a larger object minus that for a smaller one, in the middle of the crop.
-        """
+        """Measure responses (cosine of a larger minus that of a smaller object) to magnified first frames."""
         search = self._crops(image, [2**-octaves for octaves in _CALIBRATION])
         shifts = torch.cat([self._shifts(crop[None]) for crop in search])  # one after another, to save memory
         middle = shifts.shape[-1] // 2

@@ -60,13 +60,10 @@ def _renamed(name: str) -> str:
 
 def _normalization(plain: dict[str, Tensor], pixels: str | None) -> dict[str, Tensor] | None:
     """Return mean and std of pixels from 0 to 255 as stored in the file of a tracker."""
-    if pixels is not None or "mean" not in plain:
+    key, factor = ("deviation", 1) if "deviation" in plain else ("std", 255)  # of SE-SiamFC, for pixels from 0 to 1
+    if pixels is not None or "mean" not in plain or key not in plain:
         return None
-    if "deviation" in plain:
-        return {"mean": plain["mean"].flatten(), "deviation": plain["deviation"].flatten()}
-    if "std" in plain:  # of SE-SiamFC, for pixels from 0 to 1
-        return {"mean": 255 * plain["mean"].flatten(), "deviation": 255 * plain["std"].flatten()}
-    return None
+    return {"mean": factor * plain["mean"].flatten(), "deviation": factor * plain[key].flatten()}
 
 
 def _as_scale_convolution(weight: Tensor, layer: ScaleConvolution) -> Tensor:

@@ -289,7 +289,8 @@ def test_missing_extras_are_named(tmp_path, capsys, monkeypatch):
     clip, folder = write_video(tmp_path / "clip.mp4", 2), write_images(tmp_path / "shots", [1, 2])
     hide(monkeypatch, "av")
     for source in (clip, folder, "0"):
-        assert refused(capsys, source, *BOX, "--out", tmp_path).endswith('needs av: pip install "scale-disco[video]"\n')
+        line = refused(capsys, source, *BOX, "--out", tmp_path)
+        assert line.endswith('av is required: pip install "scale-disco[video]"\n')
     assert not list(tmp_path.glob("*track*"))
     track(folder, *BOX, "--out", tmp_path, "--no-video")
     hide(monkeypatch, "PIL")

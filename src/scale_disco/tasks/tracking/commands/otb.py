@@ -40,24 +40,12 @@ def add(commands: Any) -> None:
     chosen = otb.add_mutually_exclusive_group()
     chosen.add_argument("--list", choices=LISTS, help="all targets of a benchmark (default: all sequences in ROOT)")
     chosen.add_argument("--sequences", nargs="+", metavar="NAME", help="names of sequences")
-    otb.add_argument(
-        "--allow-missing", action="store_true", help="with --list: evaluate even if targets are missing, and say so"
-    )
-    otb.add_argument(
-        "--tiger1-late",
-        action="store_true",
-        help="skip the first five frames of Tiger1, like SiamDW and pytracking (got10k and OTB evaluate them)",
-    )
-    otb.add_argument(
-        "--results",
-        type=Path,
-        default=Path("runs/otb"),
-        metavar="DIR",
-        help="folder for the result files, in a subfolder per tracker (default runs/otb)",
-    )
-    otb.add_argument(
-        "--compare", type=Path, nargs="+", default=[], metavar="DIR", help="result folders of other trackers"
-    )
+    otb.add_argument("--allow-missing", action="store_true", help="with --list: evaluate the targets that are there")
+    late = "skip the first five frames of Tiger1, like SiamDW and pytracking (got10k and OTB evaluate them)"
+    otb.add_argument("--tiger1-late", action="store_true", help=late)
+    results = "folder for result files, with a subfolder per tracker (default runs/otb)"
+    otb.add_argument("--results", type=Path, default=Path("runs/otb"), metavar="DIR", help=results)
+    otb.add_argument("--compare", type=Path, nargs="+", default=[], metavar="DIR", help="results of other trackers")
     add_report(otb)
     add_plot(otb, "success and precision")
 

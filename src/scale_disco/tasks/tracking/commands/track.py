@@ -52,20 +52,16 @@ def add(commands: Any) -> None:
     track = add_command(commands, "track", run, "track an object through a video, images or a camera", _EXAMPLES)
     track.add_argument("source", metavar="VIDEO", help="video file, image folder, or number of a camera")
     track.add_argument(
-        "--box", type=parse_box, metavar="X,Y,W,H", help="the object in the first frame, in pixels (see below)"
+        "--box", type=parse_box, metavar="X,Y,W,H", help="object in the first frame, in pixels (see below)"
     )
     track.add_argument("--target", type=int, metavar="N", help="number of the object, if the ground truth has several")
     add_tracker(track)
     track.add_argument("--start", type=int, metavar="N", help="number of the first frame (default 0)")
     track.add_argument("--frames", type=int, metavar="N", help="maximum number of frames (default: all)")
-    track.add_argument(
-        "--show", action="store_true", help="show the frames in a window; draw the first box there with the mouse"
-    )
+    track.add_argument("--show", action="store_true", help="show a window, where you can draw the first box")
     track.add_argument("--no-video", action="store_true", help="write track.csv only")
-    track.add_argument(
-        "--fps", type=parse_rate, metavar="N", help="frames per second of track.mp4 (default: as VIDEO; images 25)"
-    )
-    add_out(track, "folder for track.csv and track.mp4 (default track/NAME)", folder=True)
+    track.add_argument("--fps", type=parse_rate, metavar="N", help="frame rate of track.mp4 (default: as VIDEO, or 25)")
+    add_out(track, "track.csv and track.mp4 into this folder (default track/NAME)", folder=True)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -45,14 +45,7 @@ SCALE_VARIATION = frozenset(
 
 # First and last evaluated frame, by file number; of all other videos every frame is evaluated.
 RANGES = {
-    "BlurCar1": (247, 988),
-    "BlurCar3": (3, 359),
-    "BlurCar4": (18, 397),
-    "David": (300, 770),
-    "Diving": (1, 215),
-    "Football1": (1, 74),
-    "Freeman3": (1, 460),
-    "Freeman4": (1, 283),
-    "Tiger1": (1, 354),
-}
+    "BlurCar1": (247, 988), "BlurCar3": (3, 359), "BlurCar4": (18, 397), "David": (300, 770), "Diving": (1, 215),
+    "Football1": (1, 74), "Freeman3": (1, 460), "Freeman4": (1, 283), "Tiger1": (1, 354),
+}  # fmt: skip
 TIGER1_OMITTED = 5  # first frames of Tiger1, which some toolkits skip

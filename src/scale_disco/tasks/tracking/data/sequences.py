@@ -56,10 +56,8 @@ def find_sequences(root: Path) -> dict[str, tuple[Path, Path]]:
         for target, truth in _truths(folder).items():
             name = _name(folder, target)
             if name in sequences:
-                raise ValueError(
-                    f"otb: two sequences are called {name}: {sequences[name][0]} and {folder}; "
-                    "give the folder of one of them"
-                )
+                same = f"{sequences[name][0]} and {folder}"
+                raise ValueError(f"otb: two sequences are called {name}: {same}; give the folder of one of them")
             sequences[name] = folder, truth
     if not sequences:
         raise ValueError(
@@ -191,10 +189,8 @@ def _read(folder: Path, truth: Path, name: str) -> Sequence:
     frames, boxes = _matched(folder, truth, _frames(folder), read_boxes(truth))
     for before, after in pairwise(frames):
         if after != before + 1:
-            raise ValueError(
-                f"otb: {folder}: after frame {frames[before].name} comes {frames[after].name}; "
-                f"{counted(after - before - 1, 'frame')} missing"
-            )
+            gap = f"after frame {frames[before].name} comes {frames[after].name}"
+            raise ValueError(f"otb: {folder}: {gap}; {counted(after - before - 1, 'frame')} missing")
     boxes[_absent(folder / "absence.label", len(boxes))] = math.nan
     if boxes[0].isnan().any():
         raise ValueError(f"otb: {truth}: the first frame must have a box of positive size, line 1 has none")
@@ -229,15 +225,10 @@ def _matched(folder: Path, truth: Path, frames: dict[int, Path], boxes: Tensor) 
             for chosen in (within, frames):
                 if len(rows) == len(chosen) == last - first + 1:
                     return chosen, rows
-    if len(boxes) > len(frames):
-        raise ValueError(
-            f"otb: {truth} has {counted(len(boxes), 'line')} for {counted(len(frames), 'frame')}: are frames missing?"
-        )
-    skipped = len(frames) - len(boxes)
-    warnings.warn(
-        f"{folder.name}: {counted(len(frames), 'frame')} and boxes for {len(boxes)}; the last {skipped} skipped",
-        stacklevel=4,
-    )
+    count, skipped = counted(len(frames), "frame"), len(frames) - len(boxes)
+    if skipped < 0:
+        raise ValueError(f"otb: {truth} has {counted(len(boxes), 'line')} for {count}: are frames missing?")
+    warnings.warn(f"{folder.name}: {count} and boxes for {len(boxes)}; the last {skipped} skipped", stacklevel=4)
     return dict(list(frames.items())[: len(boxes)]), boxes
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ....files import locked, make_folder, plain, read_json, write
-from ...io.textures import PARTS, Progress, SourceImage, split, textures
+from ...io.textures import PARTS, Progress, SourceImage, split, textures, to_rgb
 from .motion import KINDS, SMALLEST, ObjectMotion, ObjectShape, largest_size, random_motion, random_path
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _write_sequence(
         renderer = SequenceRenderer(plan, settings, read)
         for number in range(settings.frames):
             path, packed = draft / "img" / _file(number, settings), io.BytesIO()
-            _image(renderer.frame(number)).save(packed, _FORMATS[settings.suffix], quality=_QUALITY)
+            to_rgb(renderer.frame(number)).save(packed, _FORMATS[settings.suffix], quality=_QUALITY)
             try:
                 path.write_bytes(packed.getvalue())  # errors of Pillow would not say why
             except OSError as error:
@@ -233,8 +233,7 @@ class SequenceRenderer:
         self.canvas = self._background(read(plan.background))
         self.sprite = Sprite(plan.motion.shape, *self._texture(read(plan.object)))
         speed = 0.8 * bool(self.generator.integers(2))
-        paths = [random_path(self.generator, settings.frames, 0, 2 * _PAN, speed) for _ in range(2)]
-        self.pan = np.stack(paths, 1)
+        self.pan = np.stack([random_path(self.generator, settings.frames, 0, 2 * _PAN, speed) for _ in range(2)], 1)
         self.light = 1 + settings.light * random_path(self.generator, settings.frames, -1, 1, 0.2)
 
     def frame(self, number: int) -> np.ndarray:
@@ -254,7 +253,7 @@ class SequenceRenderer:
         extra = np.maximum(wanted - image.size, 0)
         if extra.any():
             (left, top), (right, bottom) = extra // 2, extra - extra // 2
-            image = _image(np.pad(np.asarray(image), ((top, bottom), (left, right), (0, 0)), "symmetric"))
+            image = to_rgb(np.pad(np.asarray(image), ((top, bottom), (left, right), (0, 0)), "symmetric"))
         shrink = self.generator.uniform(1, min(2, *(image.size / wanted)))
         sides = shrink * wanted
         corner = self.generator.uniform(0, 1, 2) * (image.size - sides)
@@ -272,7 +271,7 @@ class SequenceRenderer:
             left, top = (int(self.generator.integers(0, length - square + 1)) for length in image.size)
             crops.append(np.asarray(image.crop((left, top, left + square, top + square)), np.float32))
         best = max(crops, key=lambda crop: float(np.abs(np.diff(crop, axis=0)).mean()))
-        return _image(_bytes(_match_colors(best, np.asarray(self.canvas, np.float32)))), side
+        return to_rgb(_bytes(_match_colors(best, np.asarray(self.canvas, np.float32)))), side
 
 
 class Sprite(NamedTuple):
@@ -310,9 +309,3 @@ def _resized(image: Image, size: tuple[int, int], start: np.ndarray, end: np.nda
 
 def _bytes(pixels: np.ndarray) -> np.ndarray:
     return np.asarray((pixels + 0.5).clip(0, 255.5).astype(np.uint8))
-
-
-def _image(pixels: np.ndarray) -> Image:
-    from PIL import Image
-
-    return Image.fromarray(pixels)
