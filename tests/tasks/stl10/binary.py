@@ -12,16 +12,16 @@ NAMES = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "sh
 
 
 def pixels(count, seed=0):
-    """Images uint8 [N, 96, 96, 3]: row, column, colour, as one looks at them."""
+    """Images uint8 [N, 96, 96, 3]: row, column, color."""
     return np.random.default_rng(seed).integers(0, 256, (count, 96, 96, 3), np.uint8)
 
 
 def image_bytes(image):
     """Red, then green, then blue; of each, all rows of column 0, then of column 1..."""
     out = bytearray()
-    for colour in range(3):
+    for color in range(3):
         for column in range(96):
-            out += bytes(image[row, column, colour] for row in range(96))
+            out += bytes(image[row, column, color] for row in range(96))
     return bytes(out)
 
 

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 
 from scale_disco.tasks.stl10 import augment as module
 from scale_disco.tasks.stl10.augment import Augmentation
-from scale_disco.tasks.stl10.data import DEVIATION as STD
-from scale_disco.tasks.stl10.data import MEAN
+from scale_disco.tasks.stl10.data import MEAN, STD
 
 AUGMENT = Augmentation(MEAN, STD)
 

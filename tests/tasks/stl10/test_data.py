@@ -57,13 +57,13 @@ def one_line(caught):
 
 def test_images_are_upright_and_labels_count_from_0(folder):
     for part, count in (("train", 4), ("test", 3)):
-        found = read_stl10(folder, part)
-        assert np.array_equal(found.images, binary.pixels(count, seed=part == "test").transpose(0, 3, 1, 2))
-        assert found.images.dtype == found.labels.dtype == np.uint8
-        assert found.labels.tolist() == list(range(count))
-        assert found.classes == tuple(binary.NAMES) == stl10.CLASSES
-        assert found.name == "stl10-format"
-        assert (found.mean, found.deviation) == ((0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713))
+        data = read_stl10(folder, part)
+        assert np.array_equal(data.images, binary.pixels(count, seed=part == "test").transpose(0, 3, 1, 2))
+        assert data.images.dtype == data.labels.dtype == np.uint8
+        assert data.labels.tolist() == list(range(count))
+        assert data.classes == tuple(binary.NAMES) == stl10.CLASSES
+        assert data.name == "stl10-format"
+        assert (data.mean, data.std) == ((0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713))
 
 
 def test_a_picture_of_known_orientation(folder):
@@ -99,13 +99,13 @@ def test_folds_are_rows_beyond_255(tmp_path, made):
         tmp_path, {**made, "train_X.bin": images, "train_y.bin": labels, "fold_indices.txt": lines.encode()}
     )
     assert read_folds(folder, train)[3].tolist() == [3, 293, 256]
-    found = read_stl10(folder, fold=9)
-    assert found.images[:, 0, 0, 0].tolist() == [9, 299 % 251, 5]
-    assert found.labels.tolist() == [9, 9, 6]
+    data = read_stl10(folder, fold=9)
+    assert data.images[:, 0, 0, 0].tolist() == [9, 299 % 251, 5]
+    assert data.labels.tolist() == [9, 9, 6]
     assert load_images(folder, fold=9)["train"].labels.tolist() == [9, 9, 6]
     with pytest.raises(ValueError, match="fold must be from 0 to 9, got 10"):
         read_stl10(folder, fold=10)
-    with pytest.raises(ValueError, match="folds are of the training images, got fold 0 of test"):
+    with pytest.raises(ValueError, match="only training images have folds, got fold 0 of test"):
         read_stl10(folder, "test", fold=0)
 
 
@@ -113,12 +113,12 @@ def test_folds_are_rows_beyond_255(tmp_path, made):
     ("content", "trouble"),
     [
         (b"", "it is empty"),
-        (b"0 1\n\n", "line 2 is not a list of rows"),
-        (b"0 -1\n", "line 1 is not a list of rows"),
-        (b"0 1.0\n", "line 1 is not a list of rows"),
-        (b"0 " + b"9" * 10_000, "line 1 is not a list of rows"),
-        (b"0 4\n", "line 1 names a row twice, or one beyond the 4 images"),
-        (b"0 1\n2 2\n", "line 2 names a row twice"),
+        (b"0 1\n\n", "line 2 is not a list of indices"),
+        (b"0 -1\n", "line 1 is not a list of indices"),
+        (b"0 1.0\n", "line 1 is not a list of indices"),
+        (b"0 " + b"9" * 10_000, "line 1 is not a list of indices"),
+        (b"0 4\n", "line 1 has a duplicate, or an index beyond the 4 images"),
+        (b"0 1\n2 2\n", "line 2 has a duplicate"),
         (b"\xff\xfe", "damaged or foreign: 'utf-8' codec"),
         (b"0 " * (1 << 20), "it has more than 1,048,576 bytes"),
     ],
@@ -149,13 +149,15 @@ def test_damaged_files_are_refused_with_what_to_do(folder, made, name, change, t
     (folder / name).write_bytes(change(made[name]))
     with pytest.raises(ValueError, match=trouble) as caught:
         read_stl10(folder)
-    assert "; delete it and get it anew: disco data stl10 --download --out DIR" in one_line(caught)
+    assert "; delete it and download it again: disco data stl10 --download --out DIR" in one_line(caught)
 
 
 @pytest.mark.parametrize("name", ["train_X.bin", "train_y.bin", "class_names.txt"])
 def test_missing_files_are_named(folder, name):
     (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"{name}: no such file; get it: disco data stl10 --download") as caught:
+    with pytest.raises(
+        FileNotFoundError, match=f"{name}: no such file; download it: disco data stl10 --download"
+    ) as caught:
         read_stl10(folder)
     one_line(caught)
 
@@ -192,7 +194,7 @@ def test_real_files_are_hashed_once(real, hashed):
     hashed.clear()
     check_stl10(real)
     assert hashed == []
-    check_stl10(real, anew=True)
+    check_stl10(real, again=True)
     assert len(hashed) == 4
     os.utime(real / "test_y.bin", ns=(1, 1))
     hashed.clear()
@@ -208,7 +210,7 @@ def test_changed_pixels_are_refused_in_files_of_the_real_size(real):
     path.write_bytes(content)
     os.utime(path, ns=(1, 1))
     for check in (None, True):
-        with pytest.raises(ValueError, match="its checksum is another; delete it") as caught:
+        with pytest.raises(ValueError, match="its checksum differs; delete it") as caught:
             read_stl10(real, check=check)
         assert one_line(caught).startswith(str(path))
     assert read_stl10(real, check=False).name == "stl10-format"
@@ -323,13 +325,13 @@ def test_download_unpacks_what_is_needed(tmp_path, made, archive, serve, monkeyp
     assert server.asked == [("/stl10_binary.tar.gz", None)]
 
 
-def test_downloads_go_on_where_they_stopped(tmp_path, made, archive, serve, monkeypatch):
+def test_interrupted_downloads_resume(tmp_path, made, archive, serve, monkeypatch):
     as_real(monkeypatch, made)
     (server,) = serve(archive)
     server.most = 50_000
     with pytest.raises(OSError, match=r"cut short after 50,000 of|IncompleteRead") as caught:
         download(tmp_path)
-    assert "give the command again to go on where it stopped" in one_line(caught)
+    assert "run the command again to resume" in one_line(caught)
     assert os.listdir(tmp_path) == ["stl10_binary.tar.gz.part"]
     server.most = None
     download(tmp_path)
@@ -338,7 +340,7 @@ def test_downloads_go_on_where_they_stopped(tmp_path, made, archive, serve, monk
 
 
 @pytest.mark.parametrize("before", [b"something else", bytes(10**7)], ids=["shorter", "longer"])
-def test_servers_without_ranges_begin_anew(tmp_path, made, archive, serve, monkeypatch, before):
+def test_servers_without_ranges_start_again(tmp_path, made, archive, serve, monkeypatch, before):
     as_real(monkeypatch, made)
     (server,) = serve(archive)
     server.ranges = False
@@ -363,7 +365,7 @@ def test_wrong_and_endless_answers_are_refused(tmp_path, archive, serve):
     for content in (bytes(len(archive)), archive + bytes(10**6)):
         server.content = content
         reports.clear()
-        with pytest.raises(OSError, match="its size or checksum is another") as caught:
+        with pytest.raises(OSError, match="its size or checksum differs") as caught:
             download(tmp_path, lambda done, total: reports.append(done))
         assert len(reports) <= len(archive) // stl10._CHUNK + 2
         assert str(tmp_path / "stl10_binary.tar.gz") in one_line(caught)
@@ -374,7 +376,7 @@ def test_a_rest_that_begins_elsewhere_is_not_added(tmp_path, archive, serve):
     (server,) = serve(archive)
     server.shift = 1
     (tmp_path / "stl10_binary.tar.gz.part").write_bytes(archive[:200])
-    with pytest.raises(OSError, match="answer 206 instead of the file"):
+    with pytest.raises(OSError, match="HTTP status 206 instead of the file"):
         download(tmp_path)
     assert (tmp_path / "stl10_binary.tar.gz.part").read_bytes() == archive[:200]
 
@@ -415,7 +417,7 @@ def test_files_that_are_there_are_not_fetched_over(tmp_path, made, archive, serv
         (lambda m: binary.member("/stl10_binary/train_X.bin", m), "it has no train_X.bin"),
         (lambda m: binary.member("../stl10_binary/train_X.bin", m), "it has no train_X.bin"),
         (lambda m: binary.member("stl10_binary/train_X.bin", m + b"x"), "train_X.bin is too large"),
-        (lambda m: binary.member("stl10_binary/train_X.bin", m[:-1]), "the checksum of train_X.bin is another"),
+        (lambda m: binary.member("stl10_binary/train_X.bin", m[:-1]), "the checksum of train_X.bin differs"),
     ],
     ids=["symlink", "hard link", "fifo", "up", "absolute", "up first", "larger", "shorter"],
 )

@@ -16,7 +16,7 @@ from scale_disco.tasks.stl10.images import ImageSet, statistics
 from scale_disco.tasks.stl10.load import FORMATS, load_images
 from tests.conftest import SHARED
 
-Image = pytest.importorskip("PIL.Image", reason="pictures need scale-disco[plot]")
+Image = pytest.importorskip("PIL.Image", reason="images need scale-disco[plot]")
 
 SIDE = 12
 
@@ -32,7 +32,7 @@ def draw(path, array, **options):
 
 @pytest.fixture
 def root(tmp_path):
-    """Two classes of three and two pictures to train on, one and two to test on."""
+    """Two classes with three and two training images, one and two test images."""
     root = tmp_path / "mine"
     for part, counts in (("train", {"zebra": 3, "ant": 2}), ("test", {"zebra": 1, "ant": 2})):
         for name, count in counts.items():
@@ -42,7 +42,7 @@ def root(tmp_path):
 
 
 def classed(tmp_path, counts):
-    """A folder of classes without parts; every picture is of its own colour."""
+    """A folder of classes without train and test; every image has its own color."""
     for name, count in counts.items():
         for index in range(count):
             draw(tmp_path / name / f"{index}.png", np.full((2, 2, 3), index, np.uint8))
@@ -56,7 +56,7 @@ def one_line(caught):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The pictures that are decoded."""
+    """Names of the decoded images."""
     names = []
     plain = module.decode
     monkeypatch.setattr(module, "decode", lambda path, side: names.append(path.name) or plain(path, side))
@@ -64,7 +64,7 @@ def decoded(monkeypatch):
 
 
 def test_classes_are_sorted_and_pixels_kept(root):
-    (root / "train" / "ant" / "notes.txt").write_text("not a picture")
+    (root / "train" / "ant" / "notes.txt").write_text("not an image")
     (root / "train" / ".hidden").mkdir()
     (root / "train" / "ant" / ".0.png").write_bytes(b"left by some program")
     parts = read_folder(root, SIDE)
@@ -75,27 +75,27 @@ def test_classes_are_sorted_and_pixels_kept(root):
     assert test.labels.tolist() == [0, 0, 1]
     assert train.labels.dtype == train.images.dtype == np.uint8
     assert train.name == test.name == "folder/mine"
-    for found, seed in (
+    for image, seed in (
         (train.images[1], (False, True, 1)),
         (train.images[4], (False, False, 2)),
         (test.images[2], (True, False, 0)),
     ):
-        assert np.array_equal(found, pixels(seed).transpose(2, 0, 1))
-    assert (train.mean, train.deviation) == (test.mean, test.deviation) == statistics(train.images)
+        assert np.array_equal(image, pixels(seed).transpose(2, 0, 1))
+    assert (train.mean, train.std) == (test.mean, test.std) == statistics(train.images)
 
 
 def test_statistics_are_those_of_the_pixels():
     images = np.random.default_rng(0).integers(0, 256, (300, 3, 5, 7), np.uint8)
-    mean, deviation = statistics(images.swapaxes(2, 3))
+    mean, std = statistics(images.swapaxes(2, 3))
     assert mean == pytest.approx((images / 255).mean((0, 2, 3)).tolist(), abs=1e-12)
-    assert deviation == pytest.approx((images / 255).std((0, 2, 3)).tolist(), abs=1e-12)
+    assert std == pytest.approx((images / 255).std((0, 2, 3)).tolist(), abs=1e-12)
     with pytest.raises(ValueError, match="expected images"):
         statistics(images[:0])
 
 
-def test_other_sizes_are_cut_about_the_centre_and_smoothed(tmp_path):
+def test_other_sizes_are_center_cropped_and_antialiased(tmp_path):
     stripes = np.zeros((40, 100, 3), np.uint8)
-    stripes[:, :30] = stripes[:, 70:] = (255, 0, 0)  # left and right of the centre square, which is finely striped
+    stripes[:, :30] = stripes[:, 70:] = (255, 0, 0)  # left and right of the center square, which is finely striped
     stripes[:, 30:70:2] = 200
     for part in ("train", "test"):
         draw(tmp_path / part / "a" / "wide.png", stripes)
@@ -108,41 +108,41 @@ def test_other_sizes_are_cut_about_the_centre_and_smoothed(tmp_path):
     assert set(small.flat) == {77}
 
 
-def test_grey_palette_transparent_and_turned_pictures(tmp_path):
-    grey = np.arange(36, dtype=np.uint8).reshape(6, 6)
-    turned = Image.fromarray(np.stack([grey, grey, grey], -1))
+def test_gray_palette_transparent_and_rotated_images(tmp_path):
+    gray = np.arange(36, dtype=np.uint8).reshape(6, 6)
+    turned = Image.fromarray(np.stack([gray, gray, gray], -1))
     exif = turned.getexif()
     exif[0x0112] = 6  # to be turned clockwise
     for part in ("train", "test"):
         folder = tmp_path / part / "a"
-        draw(folder / "0.png", grey)
-        draw(folder / "1.png", np.stack([grey, grey, grey, grey], -1))
-        Image.fromarray(grey).convert("P").save(folder / "2.png")
-        Image.fromarray(grey > 17).save(folder / "3.png")
+        draw(folder / "0.png", gray)
+        draw(folder / "1.png", np.stack([gray, gray, gray, gray], -1))
+        Image.fromarray(gray).convert("P").save(folder / "2.png")
+        Image.fromarray(gray > 17).save(folder / "3.png")
         turned.save(folder / "4.png", exif=exif)
-        draw(tmp_path / part / "b" / "0.png", grey)
+        draw(tmp_path / part / "b" / "0.png", gray)
     images = read_folder(tmp_path, 6)["test"].images
     for image in images[:3]:
-        assert np.array_equal(image, np.stack([grey] * 3))
-    assert np.array_equal(images[3][1], (grey > 17) * 255)
-    assert np.array_equal(images[4][2], np.rot90(grey, -1))
+        assert np.array_equal(image, np.stack([gray] * 3))
+    assert np.array_equal(images[3][1], (gray > 17) * 255)
+    assert np.array_equal(images[4][2], np.rot90(gray, -1))
 
 
-def test_unreadable_pictures_are_listed_in_one_line(root):
+def test_unreadable_images_are_listed_in_one_line(root):
     bad = [root / "train" / "ant" / f"bad{index}.jpg" for index in range(4)]
     bad[0].write_bytes(b"")
-    bad[1].write_bytes(b"not a picture\nat all")
+    bad[1].write_bytes(b"not an image\nat all")
     draw(bad[2], pixels(0, 50, 50))
     bad[2].write_bytes(bad[2].read_bytes()[:-500])
     Image.fromarray(np.zeros((4, 4), np.uint16)).save(bad[3].with_suffix(".png"))
-    with pytest.raises(ValueError, match="4 of 12 pictures cannot be read") as caught:
+    with pytest.raises(ValueError, match="4 of 12 images cannot be read") as caught:
         read_folder(root, SIDE)
     message = one_line(caught)
     assert all(str(path) in message for path in bad[:3])
-    assert message.endswith(" and 1 more; mend or remove them")
+    assert message.endswith(" and 1 more; fix or remove them")
     for path in bad[:3]:
         path.unlink()
-    with pytest.raises(ValueError, match=r"1 of 9 .*bad3.png: more than 8 bits per channel: mode I;16; mend"):
+    with pytest.raises(ValueError, match=r"1 of 9 .*bad3.png: more than 8 bits per channel: mode I;16; fix"):
         read_folder(root, SIDE)
 
 
@@ -154,16 +154,16 @@ def test_progress_and_threads(root, monkeypatch):
     assert np.array_equal(read_folder(root, SIDE)["train"].images, alone["train"].images)
 
 
-def test_val_stands_in_for_test(root):
+def test_val_is_used_if_there_is_no_test(root):
     expected = read_folder(root, SIDE)["test"]
     (root / "test").rename(root / "val")
     assert np.array_equal(read_folder(root, SIDE)["test"].images, expected.images)
 
 
-def test_layouts_that_make_no_sense(root, tmp_path):
+def test_invalid_layouts_are_refused(root, tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder"):
         read_folder(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="has its parts already"):
+    with pytest.raises(ValueError, match="has train and test already"):
         read_folder(root, test_share=0.5)
     with pytest.raises(ValueError, match="side must be at least 1, got 0"):
         read_folder(root, 0)
@@ -189,15 +189,15 @@ def test_a_folder_without_parts_is_split_by_names(tmp_path):
     parts = read_folder(root, 2, test_share=0.2)
     assert np.bincount(parts["test"].labels).tolist() == [4, 2, 1]
     assert np.bincount(parts["train"].labels).tolist() == [16, 8, 1]
-    chosen = {part: found.images[found.labels == 0][:, 0, 0, 0].tolist() for part, found in parts.items()}
+    chosen = {part: data.images[data.labels == 0][:, 0, 0, 0].tolist() for part, data in parts.items()}
     assert sorted(chosen["train"] + chosen["test"]) == list(range(20))
-    assert chosen["test"] == [0, 15, 19, 8]  # for ever: least sha256 of "a/0.png", "a/1.png"...
+    assert chosen["test"] == [0, 15, 19, 8]  # of the smallest sha256 of "a/0.png", "a/1.png"...
     assert read_folder(root, 2, test_share=0.99)["train"].labels.tolist() == [0, 1, 2]
     for share in (0, 1, float("nan")):
         with pytest.raises(ValueError, match="must be between 0 and 1"):
             read_folder(root, test_share=share)
     (root / "c" / "0.png").unlink()
-    with pytest.raises(ValueError, match="c needs two pictures at least"):
+    with pytest.raises(ValueError, match="c needs at least two images"):
         read_folder(root, test_share=0.2)
 
 
@@ -207,13 +207,13 @@ def test_many_classes_have_labels(tmp_path):
     assert labels.tolist() == list(range(257))
 
 
-def same(one, other):
+def same(sets, others):
     for part in ("train", "test"):
-        for a, b in zip(one[part], other[part], strict=True):
+        for a, b in zip(sets[part], others[part], strict=True):
             assert np.array_equal(a, b)
 
 
-def test_pictures_are_decoded_once(root, tmp_path, decoded):
+def test_images_are_decoded_once(root, tmp_path, decoded):
     cache = tmp_path / "images.safetensors"
     first = read_folder(root, SIDE, cache=cache)
     assert len(decoded) == 8
@@ -225,7 +225,7 @@ def test_pictures_are_decoded_once(root, tmp_path, decoded):
 
 
 @pytest.mark.parametrize("change", ["pixels", "time", "name", "new", "side"])
-def test_a_change_makes_the_cache_anew(root, tmp_path, decoded, change):
+def test_a_change_replaces_the_cache(root, tmp_path, decoded, change):
     cache = tmp_path / "images.safetensors"
     read_folder(root, SIDE, cache=cache)
     decoded.clear()
@@ -262,13 +262,13 @@ def test_damaged_caches_are_refused_and_kept(root, tmp_path, damage):
     read_folder(root, SIDE, cache=cache)
     content = damage(cache.read_bytes())
     cache.write_bytes(content)
-    with pytest.raises(ValueError, match=r"damaged or foreign: .*; delete it, it is made anew") as caught:
+    with pytest.raises(ValueError, match=r"damaged or foreign: .*; delete it to decode again") as caught:
         read_folder(root, SIDE, cache=cache)
     assert one_line(caught).startswith(str(cache))
     assert cache.read_bytes() == content
 
 
-def test_caches_are_written_whole_or_not_at_all(root, tmp_path, monkeypatch):
+def test_caches_are_written_atomically(root, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"cannot write .*missing"):
         read_folder(root, SIDE, cache=tmp_path / "missing" / "images.safetensors")
 
@@ -289,7 +289,7 @@ def test_without_pillow_the_extra_is_named(root, monkeypatch):
         read_folder(root, SIDE)
 
 
-def test_formats_are_read_alike(root):
+def test_formats_have_one_interface(root):
     assert FORMATS == ("stl10", "folder")
     parts = load_images(root, "folder", side=SIDE)
     assert all(isinstance(part, ImageSet) for part in parts.values())
@@ -298,22 +298,22 @@ def test_formats_are_read_alike(root):
     with pytest.raises(ValueError, match="folds are those of stl10"):
         load_images(root, "folder", fold=1)
     for options in ({"side": 32}, {"test_share": 0.5}):
-        with pytest.raises(ValueError, match="stl10 has images of 96 pixels and its own test part"):
+        with pytest.raises(ValueError, match="stl10 has images of 96 pixels and its own test images"):
             load_images(root, **options)
 
 
-def test_some_rows_of_a_set(root):
+def test_a_subset_of_rows(root):
     train = read_folder(root, SIDE)["train"]
-    some = train.take(np.array([4, 0]))
-    assert some.labels.tolist() == [1, 0]
-    assert np.array_equal(some.images, train.images[[4, 0]])
-    assert some.classes == train.classes
+    subset = train.take(np.array([4, 0]))
+    assert subset.labels.tolist() == [1, 0]
+    assert np.array_equal(subset.images, train.images[[4, 0]])
+    assert subset.classes == train.classes
 
 
 def test_scenes_of_96_pixels(tmp_path):
     scenes = SHARED / "data" / "scenes96"
     if not scenes.is_dir():
-        pytest.skip("no ../shared/data/scenes96 with photographs")
+        pytest.skip("no ../shared/data/scenes96")
     parts = load_images(scenes, "folder")
     classes = ("buildings", "forest", "glacier", "mountain", "sea", "street")
     assert parts["train"].classes == classes

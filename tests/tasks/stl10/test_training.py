@@ -286,7 +286,7 @@ def test_training_images_are_augmented_and_others_are_not(pictures):
     images = load_images(pictures, "folder", side=16)["train"]
     assert len(training_data.train.labels) == 12
     assert len(training_data.validation.labels) == 4
-    plain = Augmentation(images.mean, images.deviation).normalize(torch.from_numpy(images.images))
+    plain = Augmentation(images.mean, images.std).normalize(torch.from_numpy(images.images))
     rows = list(range(4))
     shown = training_data.validation.transform(training_data.validation.read(rows, 0), rows, 0)
     assert all(any(torch.equal(one, other) for other in plain) for one in shown)
@@ -336,7 +336,7 @@ def test_pictures_without_a_colour_are_trained_on(pictures, tmp_path):
 
 def test_images_of_stl10_are_resampled(generated):
     images = load_images(generated)["test"]
-    augment = Augmentation(images.mean, images.deviation)
+    augment = Augmentation(images.mean, images.std)
     rows = [0, 1]
     for side in (48, 136):
         shown = ImageDataset(images, augment, side=side)
@@ -471,7 +471,7 @@ def test_decoded_pictures_are_kept(pictures, tmp_path, monkeypatch):
 def test_files_are_read_at_the_side_asked_for(pictures):
     from scale_disco.tasks.stl10.folder import list_images
 
-    chosen = list_images(pictures).pictures[:3]
+    chosen = list_images(pictures).files[:3]
     shown = ImageFileDataset(chosen, Augmentation((0.5,) * 3, (0.25,) * 3), 33)
     assert shown.read(range(2), 0).shape == (2, 3, 33, 33)
 

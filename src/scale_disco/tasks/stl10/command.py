@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     rows = []
     with Progress("STL-10, checksums") as progress:
         if options.check:
-            check_stl10(root, anew=True, progress=progress)
+            check_stl10(root, again=True, progress=progress)
         for part in PARTS:
             images = read_stl10(root, part, progress=progress)
             rows.append(

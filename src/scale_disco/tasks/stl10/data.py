@@ -1,7 +1,7 @@
-"""STL-10: its binary files, read from a folder or downloaded. Train and test; the unlabelled images are left alone.
+"""STL-10: its binary files of train and test, read from a folder or downloaded. Unlabeled images are ignored.
 
-An image is 3 x 96 x 96 bytes without a header: red, green, blue, each column after column. Files of another number of
-images in the same format are read as well, and never called STL-10.
+An image is 3 x 96 x 96 bytes without a header: red, green, blue, in column-major order. Files in the same format with
+another number of images are read as well, but not called STL-10.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .images import ImageSet
 SIDE = 96
 PARTS = ("train", "test")
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
-MEAN, DEVIATION = (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713)  # of the authors of the paper
+MEAN, STD = (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713)  # those of the authors of the paper
 FOLDER, ARCHIVE = "stl10_binary", "stl10_binary.tar.gz"
 MIRRORS = ("https://ai.stanford.edu/~acoates/stl10/", "http://ai.stanford.edu/~acoates/stl10/")
 
@@ -41,12 +41,12 @@ _FILES = {
 _PACKED = (2_640_397_119, "91f7769df0f17e558f3565bffb0c7dfb")
 _CLASS_NAMES, _FOLDS = "class_names.txt", "fold_indices.txt"
 _NEEDED = (*_FILES, _CLASS_NAMES)
-_CHECKED = "checked.json"  # which files had the right checksum, so that they are not hashed at every start
+_CHECKED = "checked.json"  # lists verified files, so that they are not hashed again
 _IMAGE = 3 * SIDE * SIDE
-_TEXT = 1 << 20  # bytes of a text file; more is never read
+_TEXT = 1 << 20  # maximum bytes of a text file
 _CHUNK = 1 << 20
-_PATIENCE = 30  # seconds without an answer
-_AGAIN = "delete it and get it anew: disco data stl10 --download --out DIR"
+_TIMEOUT = 30  # seconds
+_AGAIN = "delete it and download it again: disco data stl10 --download --out DIR"
 
 Progress = Callable[[int, int], None]
 
@@ -59,55 +59,55 @@ def read_stl10(
     check: bool | None = None,
     progress: Progress | None = None,
 ) -> ImageSet:
-    """The images of one part, as a view of the file that takes memory only for what is used.
+    """Read the images of train or test, memory-mapped.
 
     Args:
-        root: The folder with the files, or the one above.
+        root: Folder with the files, or its parent.
         part: "train" or "test".
         fold: One of the ten folds of 1,000 training images, 0 to 9, instead of all.
-        check: True refuses all but STL-10's own files; False does not look. By default files of the size of STL-10's
-            must be these, and others are called "stl10-format". Checksums are computed once and then remembered.
-        progress: Called with bytes done and bytes in all while checksums are computed.
+        check: Verify that the files are STL-10's. By default only files of the same size are verified, and others are
+            called "stl10-format". Checksums are computed once.
+        progress: Called with bytes done and in total while checksums are computed.
     """
     if part not in PARTS:
         raise ValueError(f"stl10: part must be one of {', '.join(PARTS)}, got {part!r}")
     folder = find(root)
-    path = _there(folder, f"{part}_X.bin")
+    path = _existing(folder, f"{part}_X.bin")
     count, left = divmod(path.stat().st_size, _IMAGE)
     if left or not count:
         raise ValueError(
             f"{path}: damaged or foreign: {path.stat().st_size:,} bytes, not a multiple of {_IMAGE:,}; {_AGAIN}"
         )
-    labels = _labels(_there(folder, f"{part}_y.bin"), count)
-    classes = _classes(_there(folder, _CLASS_NAMES))
+    labels = _labels(_existing(folder, f"{part}_y.bin"), count)
+    classes = _classes(_existing(folder, _CLASS_NAMES))
     real = check is not False and (check is True or path.stat().st_size == _FILES[path.name][0])
     if real:
         check_stl10(folder, [part], progress=progress)
-    # The file has columns before rows.
+    # The file is column-major.
     images = np.memmap(path, np.uint8, "r", shape=(count, 3, SIDE, SIDE)).swapaxes(2, 3).view(np.ndarray)
-    found = ImageSet(images, labels, classes, "stl10" if real else "stl10-format", MEAN, DEVIATION)
+    data = ImageSet(images, labels, classes, "stl10" if real else "stl10-format", MEAN, STD)
     if fold is None:
-        return found
+        return data
     if part != "train":
-        raise ValueError(f"stl10: folds are of the training images, got fold {fold} of {part}")
+        raise ValueError(f"stl10: only training images have folds, got fold {fold} of {part}")
     rows = read_folds(folder, count)
     if fold not in range(len(rows)):
         raise ValueError(f"stl10: fold must be from 0 to {len(rows) - 1}, got {fold}")
-    return found.take(rows[fold])
+    return data.take(rows[fold])
 
 
 def read_folds(root: Path, count: int = 5_000) -> list[np.ndarray]:
-    """The rows int64 of every fold, out of `count` training images."""
-    path = _there(find(root), _FOLDS)
+    """Return the indices of every fold, int64, out of `count` training images."""
+    path = _existing(find(root), _FOLDS)
     folds = []
     for number, line in enumerate(_text(path).splitlines()):
         words = line.split()
         where = f"{path}: damaged or foreign: line {number + 1}"
         if not words or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-            raise ValueError(f"{where} is not a list of rows; {_AGAIN}")
+            raise ValueError(f"{where} is not a list of indices; {_AGAIN}")
         rows = np.array([int(word) for word in words], np.int64)
         if rows.max() >= count or len(np.unique(rows)) != len(rows):
-            raise ValueError(f"{where} names a row twice, or one beyond the {count:,} images; {_AGAIN}")
+            raise ValueError(f"{where} has a duplicate, or an index beyond the {count:,} images; {_AGAIN}")
         folds.append(rows)
     if not folds:
         raise ValueError(f"{path}: damaged or foreign: it is empty; {_AGAIN}")
@@ -115,37 +115,37 @@ def read_folds(root: Path, count: int = 5_000) -> list[np.ndarray]:
 
 
 def check_stl10(
-    root: Path, parts: Iterable[str] = PARTS, *, anew: bool = False, progress: Progress | None = None
+    root: Path, parts: Iterable[str] = PARTS, *, again: bool = False, progress: Progress | None = None
 ) -> None:
-    """Refuse files that are not STL-10's own, by their checksums and the names of their classes.
+    """Raise ValueError if files are not STL-10's, by their checksums and the names of classes.
 
     Args:
-        root: The folder with the files, or the one above.
-        parts: The parts to look at.
-        anew: Compute the checksums even of files that had the right ones before and have not changed since.
-        progress: Called with bytes done and bytes in all.
+        root: Folder with the files, or its parent.
+        parts: "train", "test" or both.
+        again: Compute checksums even of files that were verified and have not changed since.
+        progress: Called with bytes done and in total.
     """
     folder = find(root)
     names = [f"{part}_{kind}.bin" for part in parts for kind in "Xy"]
-    _check_files([_there(folder, name) for name in (_CLASS_NAMES, *names)], anew=anew, progress=progress)
+    _check_files([_existing(folder, name) for name in (_CLASS_NAMES, *names)], again=again, progress=progress)
 
 
 def find(root: Path) -> Path:
-    """The folder with the files: this one, or `stl10_binary` in it."""
+    """Return the folder with the files: this one, or `stl10_binary` in it."""
     root = Path(root)
     for folder in (root, root / FOLDER):
         if any((folder / name).exists() for name in _NEEDED):
             return folder
     raise FileNotFoundError(
-        f"stl10: no {_NEEDED[0]} in {root} or {root / FOLDER}; give the folder with STL-10's files, "
-        f"or get them: disco data stl10 --download --out {root}"
+        f"stl10: no {_NEEDED[0]} in {root} or {root / FOLDER}; pass the folder with STL-10's files, "
+        f"or download them: disco data stl10 --download --out {root}"
     )
 
 
 def download(out: Path, progress: Progress | None = None) -> Path:
-    """Fetch the archive of 2.6 GB and unpack what the folder lacks of train and test; the folder of the files.
+    """Download the archive of 2.6 GB, unpack the missing files of train and test, and return their folder.
 
-    A download that was cut short goes on where it stopped. What is already there is checked and kept.
+    An interrupted download resumes. Existing files are verified.
     """
     make_folder(out)
     folder, archive = out / FOLDER, out / ARCHIVE
@@ -155,7 +155,7 @@ def download(out: Path, progress: Progress | None = None) -> Path:
         _check_files([folder / name for name in wanted if name not in missing], progress=progress)
         if missing:
             if archive.is_file():
-                _check_archive(archive, "delete it, and give the command again")
+                _check_archive(archive, "delete it, and run the command again")
             else:
                 _fetch(archive, progress)
             make_folder(folder)
@@ -164,9 +164,9 @@ def download(out: Path, progress: Progress | None = None) -> Path:
     return folder
 
 
-def _check_files(paths: list[Path], *, anew: bool = False, progress: Progress | None = None) -> None:
-    """Refuse those of some files of one folder that are not STL-10's; note those that are."""
-    known = {} if anew or not paths else _read_checked(paths[0].parent)
+def _check_files(paths: list[Path], *, again: bool = False, progress: Progress | None = None) -> None:
+    """Raise ValueError if files in a folder are not STL-10's; remember those that are."""
+    known = {} if again or not paths else _read_checked(paths[0].parent)
     left = [path for path in paths if path.name in _FILES and known.get(path.name) != _stamp(path)]
     total, done = sum(path.stat().st_size for path in left), 0
 
@@ -183,24 +183,24 @@ def _check_files(paths: list[Path], *, anew: bool = False, progress: Progress | 
         size, checksum = _FILES[path.name]
         if path.stat().st_size != size:
             raise ValueError(f"{path}: not STL-10's: {path.stat().st_size:,} bytes instead of {size:,}; {_AGAIN}")
-        stamp = _stamp(path)  # before it is read: a later change must show
+        stamp = _stamp(path)  # before it is read, so that later changes are detected
         if _md5(path, count) != checksum:
-            raise ValueError(f"{path}: damaged or not STL-10's: its checksum is another; {_AGAIN}")
+            raise ValueError(f"{path}: damaged or not STL-10's: its checksum differs; {_AGAIN}")
         known[path.name] = stamp
     if left:
-        with suppress(OSError):  # data may lie where nobody may write; then it is hashed again
+        with suppress(OSError):  # in a read-only folder, files are hashed again
             write(left[0].parent / _CHECKED, json.dumps(known, indent=1).encode())
 
 
-def _there(folder: Path, name: str) -> Path:
+def _existing(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; get it: disco data stl10 --download --out DIR")
+        raise FileNotFoundError(f"{path}: no such file; download it: disco data stl10 --download --out DIR")
     return path
 
 
 def _labels(path: Path, count: int) -> np.ndarray:
-    """Labels from 0; the file counts from 1."""
+    """Read labels; those of the file start at 1."""
     if (size := path.stat().st_size) != count:
         raise ValueError(f"{path}: damaged or foreign: {size:,} labels for {count:,} images; {_AGAIN}")
     labels = np.fromfile(path, np.uint8)
@@ -231,7 +231,7 @@ def _stamp(path: Path) -> list[int | str]:
 
 
 def _read_checked(folder: Path) -> dict[str, list[int | str]]:
-    """What was noted of files with the right checksum; a note that cannot be read is none."""
+    """Return the stamps of verified files; none if the list is unreadable."""
     try:
         known = parse_json(_text(folder / _CHECKED))
     except (OSError, ValueError):
@@ -251,48 +251,48 @@ def _md5(path: Path, count: Callable[[int], None]) -> str:
 def _check_archive(path: Path, advice: str) -> None:
     size, checksum = _PACKED
     if path.stat().st_size != size or _md5(path, lambda _: None) != checksum:
-        raise ValueError(f"{path}: damaged, or not STL-10's archive: its size or checksum is another; {advice}")
+        raise ValueError(f"{path}: damaged, or not STL-10's archive: its size or checksum differs; {advice}")
 
 
 def _fetch(archive: Path, progress: Progress | None) -> None:
-    """The archive from the first mirror that has it, checked; what came before a failure is kept for the next try."""
+    """Download the archive from the first mirror that works, and verify it; a partial file is kept for the next try."""
     draft = archive.with_name(f"{archive.name}.part")
     failures = []
     for mirror in MIRRORS:
         url = f"{mirror}{ARCHIVE}"
         try:
-            _go_on(url, draft, progress)
+            _resume(url, draft, progress)
             try:
-                _check_archive(draft, "what came is deleted")
+                _check_archive(draft, "the download is deleted")
             except ValueError:
                 draft.unlink()
                 raise
             draft.replace(archive)
             return
         except (OSError, ValueError, http.client.HTTPException) as error:
-            if getattr(error, "code", None) == 416:  # the server has less than came before: that was something else
+            if getattr(error, "code", None) == 416:  # range not satisfiable: the partial file is of something else
                 draft.unlink(missing_ok=True)
             failures.append(f"{url} ({reason(getattr(error, 'reason', None) or error)})")
     raise OSError(
-        f"stl10: no mirror gave it: {', '.join(failures)}; give the command again to go on where it stopped, "
-        f"or get the archive another way and put it at {archive}"
+        f"stl10: no mirror works: {', '.join(failures)}; run the command again to resume, "
+        f"or download the archive another way and put it at {archive}"
     )
 
 
-def _go_on(url: str, draft: Path, progress: Progress | None) -> None:
-    """Add to a file what it lacks of the archive, or begin anew if the server does not give parts."""
+def _resume(url: str, draft: Path, progress: Progress | None) -> None:
+    """Append the rest of the archive to a file, or start again if the server does not support ranges."""
     total = _PACKED[0]
     done = draft.stat().st_size if draft.is_file() else 0
     if done == total:
         return
-    asked = {"Range": f"bytes={done}-"} if 0 < done < total else {}
-    with urllib.request.urlopen(urllib.request.Request(url, headers=asked), timeout=_PATIENCE) as answer:
-        rest = answer.status == 206 and (answer.headers["Content-Range"] or "").startswith(f"bytes {done}-")
-        if answer.status != 200 and not rest:
-            raise ValueError(f"answer {answer.status} instead of the file")
+    headers = {"Range": f"bytes={done}-"} if 0 < done < total else {}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT) as response:
+        rest = response.status == 206 and (response.headers["Content-Range"] or "").startswith(f"bytes {done}-")
+        if response.status != 200 and not rest:
+            raise ValueError(f"HTTP status {response.status} instead of the file")
         done = done if rest else 0
         with draft.open("ab" if rest else "wb") as file:
-            while done <= total and (chunk := answer.read(_CHUNK)):
+            while done <= total and (chunk := response.read(_CHUNK)):
                 file.write(chunk)
                 done += len(chunk)
                 if progress is not None:
@@ -302,7 +302,7 @@ def _go_on(url: str, draft: Path, progress: Progress | None) -> None:
 
 
 def _unpack(archive: Path, folder: Path, missing: list[str], progress: Progress | None) -> None:
-    """Write the missing files, each whole or not at all; nothing else of the archive touches the disk."""
+    """Write the missing files atomically, and nothing else of the archive."""
     left = list(missing)
     try:
         with archive.open("rb") as packed, tarfile.open(fileobj=packed, mode="r|gz") as members:
@@ -338,4 +338,4 @@ def _write_member(content: IO[bytes], path: Path) -> None:
         except OSError as error:
             raise OSError(f"cannot write {path}: {error.strerror or reason(error)}") from error
         if path.name in _FILES and state.hexdigest() != _FILES[path.name][1]:
-            raise ValueError(f"the checksum of {path.name} is another")
+            raise ValueError(f"the checksum of {path.name} differs")

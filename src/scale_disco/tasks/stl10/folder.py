@@ -1,4 +1,4 @@
-"""Pictures in a folder for each class, as one set of images: the user's own data."""
+"""Image folders with a subfolder for each class, as data sets: the user's own data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .images import ImageSet, statistics
 
 PARTS = ("train", "test")
 _FORMAT = "scale-disco pictures 1"
-_NAMED = 3  # unreadable pictures that an error names
+_LISTED = 3  # unreadable images that an error lists
 
 Progress = Callable[[int, int], None]
 
 
 class ImageFile(NamedTuple):
-    """A picture of a class, which it has by its number."""
+    """An image file and the index of its class."""
 
     part: str
     label: int
@@ -35,10 +35,10 @@ class ImageFile(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The pictures of a folder, those for training first."""
+    """The images of a folder, those for training first."""
 
     classes: tuple[str, ...]
-    pictures: list[ImageFile]
+    files: list[ImageFile]
 
 
 def read_folder(
@@ -49,94 +49,87 @@ def read_folder(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, ImageSet]:
-    """Train and test from `root/train/CLASS/*.jpg` and `root/test/CLASS/*.jpg`; classes in alphabetical order.
+    """Read train and test images from `root/train/CLASS/*.jpg` and `root/test/CLASS/*.jpg`; classes are sorted.
 
-    `val` stands in for a missing `test`. Pictures become RGB; those of another size are cut to a square about their
-    centre and resized with antialiasing. Mean and deviation are those of the training part.
+    `val` is used if there is no `test`. Images are converted to RGB; those of another size are center-cropped to a
+    square and resized with antialiasing. Mean and std are those of the training images.
 
     Args:
-        root: Folder of the parts.
-        side: Of the images, in pixels.
-        test_share: Where `root` has classes and no parts: this share of every class is the test part. Which pictures
-            depends on their names alone.
-        cache: A file that keeps the decoded images; it is made anew when a picture has changed.
-        progress: Called with pictures done and pictures in all.
+        root: Folder with `train` and `test`, or with classes.
+        side: Side of the images, in pixels.
+        test_share: Fraction of every class to test on, if `root` has classes only. The split depends on file names.
+        cache: File that stores the decoded images; it is replaced if an image has changed.
+        progress: Called with the number of images done and in total.
     """
     if side < 1:
         raise ValueError(f"folder: side must be at least 1, got {side}")
     root = Path(root)
     listing = list_images(root, test_share)
     key = fingerprint(listing, root, side)
-    kept = _read_cache(cache, key) if cache is not None else None
-    if kept is None:
-        kept = _decoded(listing, side, progress)
+    images = _read_cache(cache, key) if cache is not None else None
+    if images is None:
+        images = _decoded(listing, side, progress)
         if cache is not None:
-            _write_cache(cache, key, kept)
-    mean, deviation = statistics(kept["train"])
-    dtype = np.min_scalar_type(len(listing.classes) - 1)
-    sets = {}
-    for part in PARTS:
-        labels = np.array([picture.label for picture in listing.pictures if picture.part == part], dtype)
-        sets[part] = ImageSet(kept[part], labels, listing.classes, name_of(root), mean, deviation)
-    return sets
-
-
-def name_of(root: Path) -> str:
-    """What the images of a folder may be called in a table: never a data set, whatever the folder is called."""
-    return f"folder/{root.resolve().name}"
+            note = {"format": _FORMAT, "key": key, "checksum": _checksum(images)}
+            write(cache, save(images, {"note": json.dumps(note)}))
+    mean, std = statistics(images["train"])
+    dtype, name = (
+        np.min_scalar_type(len(listing.classes) - 1),
+        f"folder/{root.resolve().name}",
+    )  # never that of a data set
+    labels = {part: np.array([file.label for file in listing.files if file.part == part], dtype) for part in PARTS}
+    return {part: ImageSet(images[part], labels[part], listing.classes, name, mean, std) for part in PARTS}
 
 
 def list_images(root: Path, test_share: float | None = None) -> Listing:
-    """What `read_folder` reads from a folder."""
+    """List the files that `read_folder` reads."""
     if not root.is_dir():
         raise FileNotFoundError(f"folder: no folder {root}")
     if not (root / "train").is_dir():
         return _split(root, test_share)
     if test_share is not None:
-        raise ValueError(f"folder: {root} has its parts already, a share for the test part makes no sense")
+        raise ValueError(f"folder: {root} has train and test already, a fraction to test on makes no sense")
     test = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
     if test is None:
-        raise FileNotFoundError(f"folder: {root} has a folder train, and neither test nor val beside it")
+        raise FileNotFoundError(f"folder: {root} has a folder train, but neither test nor val")
     parts = {"train": _classes(root / "train"), "test": _classes(test)}
     classes = tuple(parts["train"])
     if classes != tuple(parts["test"]):
         odd = sorted(set(classes) ^ set(parts["test"]))
         raise ValueError(f"folder: train and {test.name} of {root} must have the same classes, one lacks {odd[0]!r}")
-    return Listing(
-        classes,
-        [
-            ImageFile(part, label, path)
-            for part, found in parts.items()
-            for label, paths in enumerate(found.values())
-            for path in paths
-        ],
-    )
+    files = [
+        ImageFile(part, label, path)
+        for part, paths_of_classes in parts.items()
+        for label, paths in enumerate(paths_of_classes.values())
+        for path in paths
+    ]
+    return Listing(classes, files)
 
 
 def _split(root: Path, test_share: float | None) -> Listing:
-    """Parts by the hash of the names, so that a new picture moves hardly any other."""
-    found = _classes(root)
+    """Split classes by the hash of file names, so that a new image changes the part of hardly any other."""
+    classes = _classes(root)
     if test_share is None:
         raise ValueError(
-            f"folder: expected train/CLASS and test/CLASS in {root}; where it has classes only, "
-            "give the share of their pictures that is for the test, such as 0.2"
+            f"folder: expected train/CLASS and test/CLASS in {root}; if it has classes only, "
+            "pass the fraction of their images to test on, such as 0.2"
         )
     if not 0 < test_share < 1:
-        raise ValueError(f"folder: the share for the test must be between 0 and 1, got {test_share}")
-    pictures: dict[str, list[ImageFile]] = {part: [] for part in PARTS}
-    for label, (name, paths) in enumerate(found.items()):
+        raise ValueError(f"folder: the fraction to test on must be between 0 and 1, got {test_share}")
+    files: dict[str, list[ImageFile]] = {part: [] for part in PARTS}
+    for label, (name, paths) in enumerate(classes.items()):
         if len(paths) < 2:
-            raise ValueError(f"folder: {root / name} needs two pictures at least, for train and test")
-        mixed = sorted(paths, key=lambda path: hashlib.sha256(f"{name}/{path.name}".encode()).digest())
-        tested = set(mixed[: min(max(round(test_share * len(paths)), 1), len(paths) - 1)])
+            raise ValueError(f"folder: {root / name} needs at least two images, for train and test")
+        shuffled = sorted(paths, key=lambda path: hashlib.sha256(f"{name}/{path.name}".encode()).digest())
+        tested = set(shuffled[: min(max(round(test_share * len(paths)), 1), len(paths) - 1)])
         for path in paths:
             part = "test" if path in tested else "train"
-            pictures[part].append(ImageFile(part, label, path))
-    return Listing(tuple(found), [picture for part in PARTS for picture in pictures[part]])
+            files[part].append(ImageFile(part, label, path))
+    return Listing(tuple(classes), [file for part in PARTS for file in files[part]])
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
-    """The pictures of every class, both in alphabetical order."""
+    """Return the images of every class, both sorted."""
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(names) < 2:
         raise ValueError(f"folder: expected a folder for each of at least two classes in {folder}, got {len(names)}")
@@ -144,59 +137,58 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
 
 
 def fingerprint(listing: Listing, root: Path, side: int) -> str:
-    """Changes whenever other images may come out."""
+    """Return the cache key of the decoded images: a hash of names, sizes and times of the files."""
     state = hashlib.sha256(repr((_FORMAT, side)).encode())
-    for part, label, path in listing.pictures:
+    for part, label, path in listing.files:
         status = path.stat()
         name = path.relative_to(root).as_posix()
         state.update(repr((part, label, name, status.st_size, status.st_mtime_ns)).encode())
     return state.hexdigest()
 
 
-def contents(pictures: Iterable[ImageFile]) -> str:
-    """The same for the same files of the same classes, wherever they are."""
+def contents(files: Iterable[ImageFile]) -> str:
+    """Return a hash of the names, labels and contents of files, wherever they are."""
     state = hashlib.sha256()
-    for _, label, path in pictures:
+    for _, label, path in files:
         state.update(repr((label, path.name)).encode())
         state.update(hashlib.sha256(path.read_bytes()).digest())
     return state.hexdigest()
 
 
 def _decoded(listing: Listing, side: int, progress: Progress | None) -> dict[str, np.ndarray]:
-    total = len(listing.pictures)
+    total = len(listing.files)
     images = np.empty((total, 3, side, side), np.uint8)
     unreadable = []
 
-    def fill(place: int) -> str | None:
+    def fill(index: int) -> str | None:
         try:
-            images[place] = decode(listing.pictures[place].path, side)
+            images[index] = decode(listing.files[index].path, side)
         except ValueError as error:
-            return str(error)
+            return str(error).removeprefix("cannot read ")
         return None
 
-    # Filters of warnings are shared by all threads, so that those of `open_image` must be set before any starts.
+    # Warning filters are shared by all threads, so that those of `open_image` must be set before any starts.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(torch.get_num_threads()) as workers:
         try:
-            for done, trouble in enumerate(workers.map(fill, range(total)), 1):
-                if trouble is not None:
-                    unreadable.append(trouble.removeprefix("cannot read "))
+            for done, error in enumerate(workers.map(fill, range(total)), 1):
+                unreadable += [error] if error else []
                 if progress is not None:
                     progress(done, total)
         except BaseException:
             workers.shutdown(cancel_futures=True)
             raise
     if unreadable:
-        more = f" and {len(unreadable) - _NAMED} more" if len(unreadable) > _NAMED else ""
+        more = f" and {len(unreadable) - _LISTED} more" if len(unreadable) > _LISTED else ""
         raise ValueError(
-            f"folder: {len(unreadable)} of {total} pictures cannot be read: {', '.join(unreadable[:_NAMED])}{more}; "
-            "mend or remove them"
+            f"folder: {len(unreadable)} of {total} images cannot be read: {', '.join(unreadable[:_LISTED])}{more}; "
+            "fix or remove them"
         )
-    trained = sum(picture.part == "train" for picture in listing.pictures)  # they come first
+    trained = sum(file.part == "train" for file in listing.files)  # they come first
     return {"train": images[:trained], "test": images[trained:]}
 
 
 def decode(path: Path, side: int) -> np.ndarray:
-    """One picture, uint8 [3, side, side]."""
+    """Decode an image, uint8 [3, side, side]."""
     image = load_rgb(path)
     from PIL import Image, ImageOps  # after its absence has been explained
 
@@ -205,29 +197,24 @@ def decode(path: Path, side: int) -> np.ndarray:
     return np.asarray(image).transpose(2, 0, 1)
 
 
-def _write_cache(path: Path, key: str, images: dict[str, np.ndarray]) -> None:
-    note = {"format": _FORMAT, "key": key, "checksum": _checksum(images)}
-    write(path, save(images, {"note": json.dumps(note)}))
-
-
 def _read_cache(path: Path, key: str) -> dict[str, np.ndarray] | None:
-    """The decoded images, or none if they are of other pictures; a damaged file is refused."""
+    """Return the decoded images, or None if the cache is of other images; raise ValueError if it is damaged."""
     if not path.exists():
         return None
     try:
         with safe_open(path, framework="np") as file:
             note: Any = parse_json((file.metadata() or {}).get("note", "null"))
             if not isinstance(note, dict) or note.get("format") != _FORMAT:
-                raise ValueError(f"its note does not say {_FORMAT!r}")
+                raise ValueError(f"its format is not {_FORMAT!r}")
             if note.get("key") != key:
                 return None
             images = {part: file.get_tensor(part) for part in PARTS}
         if note.get("checksum") != _checksum(images):
-            raise ValueError("its checksum is another")
+            raise ValueError("its checksum does not match")
     except OSError as error:
         raise type(error)(f"cannot read {path}: {error.strerror or reason(error)}") from error
     except Exception as error:  # whatever foreign content makes safetensors and json raise
-        raise ValueError(f"{path}: damaged or foreign: {plain(reason(error))}; delete it, it is made anew") from error
+        raise ValueError(f"{path}: damaged or foreign: {plain(reason(error))}; delete it to decode again") from error
     return images
 
 

@@ -1,4 +1,4 @@
-"""Readers and builders of data."""
+"""Images of STL-10 or of a folder, behind one function."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def load_images(
     cache: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, ImageSet]:
-    """Train and test images of a folder, alike whatever its format.
+    """Read the train and test images of a folder.
 
     Args:
         root: Folder of the data.
-        format: "stl10" (STL-10's binary files) or "folder" (pictures in a folder for each class).
-        side: Of the images, in pixels; STL-10 has 96.
-        fold: Of STL-10: one of its ten folds, 0 to 9, as the training part.
-        test_share: Of a folder without parts: the share of every class that is for the test.
-        cache: Of a folder: the file that keeps its decoded images.
-        progress: Called with what is done and what there is in all, if it takes long.
+        format: "stl10" (STL-10's binary files) or "folder" (a folder of images for each class).
+        side: Side of the images, in pixels; 96 for STL-10.
+        fold: One of STL-10's ten folds, 0 to 9, as the training images.
+        test_share: Fraction of every class to test on, for a folder without train and test.
+        cache: File that stores the decoded images of a folder.
+        progress: Called with the amount of work done and in total.
     """
     if format == "folder":
         if fold is not None:
-            raise ValueError(f"folds are those of stl10, got fold {fold} of a folder of pictures")
+            raise ValueError(f"folds are those of stl10, got fold {fold} of an image folder")
         return read_folder(root, side, test_share=test_share, cache=cache, progress=progress)
     if format != "stl10":
         raise ValueError(f"the format of images must be one of {', '.join(FORMATS)}, got {format!r}")
     if side != SIDE or test_share is not None:
-        raise ValueError(f"stl10 has images of {SIDE} pixels and its own test part; other choices need --format folder")
+        raise ValueError(f"stl10 has images of {SIDE} pixels and its own test images; for others use --format folder")
     return {part: read_stl10(root, part, fold=fold if part == "train" else None, progress=progress) for part in PARTS}

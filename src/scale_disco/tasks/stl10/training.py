@@ -110,7 +110,7 @@ def make_data(
         "name": train.name,
         "classes": list(train.classes),
         "mean": list(train.mean),
-        "deviation": list(train.deviation),
+        "deviation": list(train.std),
         "train": _checksum(train),
         "test": _checksum(parts["test"]) if options.format == "stl10" else contents(_test_files(options, folder)),
     }
@@ -221,7 +221,7 @@ class ImageFileDataset(LabeledDataset):
 
 
 def _test_files(options: Stl10Options, folder: Path) -> list[ImageFile]:
-    return [file for file in list_images(folder, options.test_share).pictures if file.part == "test"]
+    return [file for file in list_images(folder, options.test_share).files if file.part == "test"]
 
 
 def _augmentation(metadata: Mapping[str, Any], side: int) -> Augmentation:

@@ -352,7 +352,7 @@ def test_a_truncated_video(tmp_path, capsys):
     video = truncate(write_video(tmp_path / "waves.mkv", 60), 0.5)
     document, err = scene(capsys, video, "--out", tmp_path / "out", "--every", 10)
     assert 0 < document["fields"][0]["frames"] < 6
-    assert "it breaks off after frame " in err
+    assert "ends early after frame " in err
 
 
 def test_an_error_keeps_the_finished_fields(tmp_path, capsys, monkeypatch):
