@@ -74,7 +74,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "results/scene.md": ("slope",),
     # Former names.
     "CHANGELOG.md": (
-        *(".Lesson`, `Exam`", ".Shown`", ".NoNumberError`", "Course`", "FrozenTracker`", "Footage`"),
+        *(".Lesson`, `Exam`", ".Shown`", ".NoNumberError`", "Course`", "FrozenTracker`", "Footage`", "`photographs`"),
         *("`.pictures`", "scene.pictures.", "data.pictures.", "`pictures`", "--pictures", "docs/pictures.py"),
     ),
     # Names of files, options and values in commands that were measured.

@@ -178,10 +178,8 @@ def varies_in_scale(sequence: Sequence) -> bool:
 def scale_rule(sequences: Iterable[Sequence]) -> str:
     """Describe how `varies_in_scale` decides for these sequences."""
     known = {sequence.name in OTB100 for sequence in sequences}
-    rules = {
-        True: "by OTB's attribute SV",
-        False: f"where the largest true sqrt(w h) is at least {_RATIO:g} times the smallest",
-    }
+    by_boxes = f"where the largest true sqrt(w h) is at least {_RATIO:g} times the smallest"
+    rules = {True: "by OTB's attribute SV", False: by_boxes}
     return ", and of other names ".join(rules[kind] for kind in (True, False) if kind in known)
 
 
