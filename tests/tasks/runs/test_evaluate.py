@@ -30,8 +30,8 @@ def test_counts_the_errors_on_the_test_digits(run, data):
     result = evaluate(run, limit=300, outside=40)
     network = trained(run)  # with the weights that the recipe names
     digits = load(data, "mini")["test"]
-    answers = network(normalize(digits.images[:300])).argmax(1).numpy()
-    assert result["errors"] == int((answers != digits.labels[:300]).sum()) > 0
+    predictions = network(normalize(digits.images[:300])).argmax(1).numpy()
+    assert result["errors"] == int((predictions != digits.labels[:300]).sum()) > 0
     assert result["images"] == 300
     assert not result["complete"]
     assert not (run / "test.json").exists()  # written for all test images only
@@ -41,18 +41,18 @@ def test_counts_the_errors_on_the_test_digits(run, data):
 
 def test_scales_are_binned(run, data):
     bins = bins_of(evaluate(run, limit=300, outside=40))
-    inside = [one for one in bins if one.kind == "test"]
-    assert sum(one.images for one in inside) == 300
+    inside = [scale_bin for scale_bin in bins if scale_bin.kind == "test"]
+    assert sum(scale_bin.images for scale_bin in inside) == 300
     factors = load(data, "mini")["test"].factors[:300]
     assert inside[0].images == int((factors < 0.4).sum())
     for kind, low, high in (("smaller", 0.15, 0.3), ("larger", 1.0, 2.0)):
-        outside = [one for one in bins if one.kind == kind]
+        outside = [scale_bin for scale_bin in bins if scale_bin.kind == kind]
         assert (outside[0].low, outside[-1].high) == (low, high)
-        assert sum(one.images for one in outside) == 40
-    assert all(0 <= one.errors <= one.images for one in bins)
+        assert sum(scale_bin.images for scale_bin in outside) == 40
+    assert all(0 <= scale_bin.errors <= scale_bin.images for scale_bin in bins)
 
 
-def test_goes_on_where_it_was_stopped(run, monkeypatch):
+def test_resumes_where_it_was_stopped(run, monkeypatch):
     expected = evaluate(run, limit=300, outside=40)
     (run / "answers-last.npz").unlink()
     monkeypatch.setattr("scale_disco.tasks.runs.evaluate._SAVE_INTERVAL", 0)
@@ -76,7 +76,7 @@ def test_goes_on_where_it_was_stopped(run, monkeypatch):
     assert result | {"seconds": 0} == expected | {"seconds": 0}
 
 
-def test_a_smaller_test_keeps_what_is_known(run):
+def test_a_smaller_test_keeps_cached_predictions(run):
     whole = evaluate(run, outside=40)
     assert whole["complete"]
     assert whole == json.loads((run / "test.json").read_text())
@@ -91,7 +91,7 @@ def test_a_smaller_test_keeps_what_is_known(run):
     assert json.loads((run / "test.json").read_text()) == whole
 
 
-def test_answers_of_other_weights_do_not_count(run):
+def test_cached_predictions_of_other_weights_are_ignored(run):
     evaluate(run, limit=125, outside=0, checkpoint="best")
     state = load_file(run / "best.safetensors")
     (bias,) = [name for name, tensor in state.items() if tensor.shape == (10,)]
@@ -117,14 +117,14 @@ def test_equivariance_of_the_basis_is_measured(data):
         assert measure(create_model(f"mnist/{name}")) is None
 
 
-def test_command_prints_draws_and_writes(run, capsys, tmp_path):
-    picture = tmp_path / "scales.png"
-    assert main(["test", str(run), "--limit", "125", "--outside", "20", "--plot", str(picture)]) == 0
+def test_command_prints_and_plots(run, capsys, tmp_path):
+    figure = tmp_path / "scales.png"
+    assert main(["test", str(run), "--limit", "125", "--outside", "20", "--plot", str(figure)]) == 0
     out, err = capsys.readouterr()
     assert "mnist/cnn, last weights:" in out
     assert "errors on 125 test images" in out
-    assert f"drawn {picture}" in err
-    assert picture.stat().st_size > 10_000
+    assert f"drawn {figure}" in err
+    assert figure.stat().st_size > 10_000
     assert main(["test", str(run), "--limit", "125", "--outside", "20", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 125
 
@@ -149,7 +149,7 @@ def test_errors_are_one_line(run, tmp_path, capsys):
     refused("no best.safetensors yet", run, "--checkpoint", "best")
 
 
-def test_a_network_that_gives_no_numbers_has_no_error(run, capsys):
+def test_non_finite_logits_are_refused(run, capsys):
     state = load_file(run / "best.safetensors")
     next(tensor for tensor in state.values() if tensor.is_floating_point()).fill_(torch.nan)
     save_file(state, run / "best.safetensors")

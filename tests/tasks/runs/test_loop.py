@@ -23,7 +23,7 @@ from tests.tasks.runs.trial import TRIAL, assert_one_line, train
 
 
 def command(data, out, *arguments):
-    """The same, as a process of its own."""
+    """Return the same command for a process of its own."""
     words = ["train", "mnist-scale", "--data", str(data), "--out", str(out), *TRIAL, *map(str, arguments)]
     return [sys.executable, "-m", "scale_disco", *words]
 
@@ -33,8 +33,8 @@ def weights(run):
     return {"last": state, "best": load_file(run / "best.safetensors")}
 
 
-def assert_same_weights(one, other):
-    for kind, state in weights(one).items():
+def assert_same_weights(run, other):
+    for kind, state in weights(run).items():
         theirs = weights(other)[kind]
         assert state.keys() == theirs.keys()
         assert all(torch.equal(state[name], theirs[name]) for name in state), kind
@@ -58,7 +58,7 @@ def test_every_model_trains_and_is_tested(data, tmp_path, model, capsys):
     assert "on 16 test images" in capsys.readouterr().out
 
 
-def test_settings_fix_the_weights(data, tmp_path):
+def test_options_fix_the_weights(data, tmp_path):
     for name, seed in (("one", 0), ("again", 0), ("other", 1)):
         assert train(data, tmp_path / name, "--model", "mnist/cnn", "--epochs", 1, "--augment", "--seed", seed) == 0
     assert_same_weights(tmp_path / "one", tmp_path / "again")
@@ -70,7 +70,7 @@ def test_killed_and_resumed_is_the_same_run(data, tmp_path, whole):
     run = tmp_path / "run"
     call = command(data, run, "--model", "mnist/cnn", "--epochs", 4)
     moment = random.random()
-    print("killed at part", moment, "of the epochs")
+    print("killed after this fraction of the epochs:", moment, "")
     process = subprocess.Popen(call)
     while process.poll() is None and not (run / "run.json").is_file():
         time.sleep(0.05)
@@ -80,7 +80,7 @@ def test_killed_and_resumed_is_the_same_run(data, tmp_path, whole):
     process.wait()
     assert train(data, run, "--model", "mnist/cnn", "--epochs", 4, "--resume") == 0
     assert_same_weights(run, whole)
-    epochs, expected = (json.loads((one / "run.json").read_text())["epochs"] for one in (run, whole))
+    epochs, expected = (json.loads((folder / "run.json").read_text())["epochs"] for folder in (run, whole))
     assert [row | {"seconds": 0} for row in epochs] == [row | {"seconds": 0} for row in expected]
 
 
@@ -95,16 +95,16 @@ def test_ctrl_c_keeps_finished_epochs(data, tmp_path, whole):
     while process.poll() is None and not (run / "last.ckpt").is_file():
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate()
-    assert process.returncode == 130, said
-    assert said.rstrip().endswith("disco train: stopped")
-    assert "Traceback" not in said
-    assert train(data, run, "--resume") == 0  # settings as they were
+    _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert err.rstrip().endswith("disco train: stopped")
+    assert "Traceback" not in err
+    assert train(data, run, "--resume") == 0  # with the same options
     assert_same_weights(run, whole)
 
 
 @pytest.mark.parametrize("where", ["loss", "weights"])
-def test_what_is_no_number_stops_training_and_keeps_the_epoch_before(where, data, tmp_path, whole, capsys, monkeypatch):
+def test_non_finite_values_stop_training_and_keep_the_last_epoch(where, data, tmp_path, whole, capsys, monkeypatch):
     run, loss_of, trouble = tmp_path / "run", ClassifierModule.compute_loss, [True]
 
     def broken(self, batch):
@@ -154,9 +154,9 @@ def test_two_processes_learn_what_one_does(data, tmp_path):
     for devices in (1, 2):
         words = command(data, tmp_path / str(devices), "--model", "mnist/disco", "--epochs", 1, "--devices", devices)
         subprocess.run([sys.executable, str(script), *words[3:]], check=True, env=environment)
-    one, two = (json.loads((tmp_path / name / "run.json").read_text())["epochs"][0] for name in ("1", "2"))
-    assert two["training loss"] == pytest.approx(one["training loss"], rel=1e-4)
-    assert two["validation error"] == pytest.approx(one["validation error"], abs=0.05)
+    single, double = (json.loads((tmp_path / name / "run.json").read_text())["epochs"][0] for name in ("1", "2"))
+    assert double["training loss"] == pytest.approx(single["training loss"], rel=1e-4)
+    assert double["validation error"] == pytest.approx(single["validation error"], abs=0.05)
     mine, theirs = (load_file(tmp_path / name / "best.safetensors") for name in ("1", "2"))
     for name, tensor in mine.items():
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-3)
@@ -174,7 +174,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_wrong_settings_are_one_line(data, tmp_path, case, capsys):
+def test_wrong_options_are_one_line(data, tmp_path, case, capsys):
     arguments, message = ERRORS[case]
     assert train(data, tmp_path / "run", *arguments) == 1
     assert_one_line(capsys, "train", message)
@@ -208,7 +208,7 @@ def test_a_run_is_not_overwritten(data, tmp_path, whole, capsys):
     assert_one_line(capsys, "train", "--out must be a folder")
 
 
-def test_resume_refuses_other_settings(data, whole, capsys):
+def test_resume_refuses_other_options(data, whole, capsys):
     before = (whole / "run.json").read_bytes()
     assert train(data, whole, "--resume", "--seed", "5", "--model", "mnist/disco") == 1
     assert_one_line(capsys, "train", "was started with --model mnist/cnn, got mnist/disco; --seed 0, got 5")
@@ -245,7 +245,7 @@ def unfinished(whole, tmp_path):
     return run
 
 
-def test_killed_before_its_last_words_is_finished_by_resume(data, unfinished, whole):
+def test_run_killed_before_its_record_is_finished_by_resume(data, unfinished, whole):
     assert train(data, unfinished, "--resume") == 0
     record, expected = (json.loads((run / "run.json").read_text()) for run in (unfinished, whole))
     assert record["status"] == "finished"

@@ -1,4 +1,4 @@
-"""Read-outs that learn by how much copies were resized."""
+"""Readouts that are trained on resized copies."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from scale_disco.tasks.scene.training import ProfilePairDataset, SceneOptions, m
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Four small photographs."""
-    folder = tmp_path_factory.mktemp("pictures")
+    """Four small images."""
+    folder = tmp_path_factory.mktemp("images")
     for number, photo in enumerate(photos()[:4, 0, :64, :64].mul(255).byte().numpy()):
         Image.fromarray(np.stack([photo] * 3, 2)).save(folder / f"{number}.png")
     return folder
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:scene. the network has random we
 
 
 @pytest.mark.parametrize("model", ["scene/argmax", "scene/equivariant", "scene/matched"])
-def test_read_outs_learn_and_are_opened_again(model, data, tmp_path):
+def test_readouts_are_trained_and_loaded(model, data, tmp_path):
     settings = SceneOptions(model=model, **SMALL)
     record = train(settings, data=data, out=tmp_path / "run", cache=data.parent / "profiles", bar=False, say=str)
     assert record["status"] == "finished"
@@ -46,12 +46,12 @@ def test_read_outs_learn_and_are_opened_again(model, data, tmp_path):
     assert estimator(255 * torch.rand(2, 3, 64, 64)).isfinite().all()
 
 
-def test_what_the_network_sees_is_kept_beside_the_run(data, tmp_path, capsys):
+def test_profiles_are_cached_next_to_the_run(data, tmp_path, capsys):
     options = [f"--{name}={value}" for name, value in SMALL.items()]
     assert main(["train", "scene", "--root", str(data), "--out", str(tmp_path / "run"), *options]) == 0
-    kept = sorted((tmp_path / "profiles").iterdir())
-    assert len(kept) == 4
-    times = [file.stat().st_mtime_ns for file in kept]
+    files = sorted((tmp_path / "profiles").iterdir())
+    assert len(files) == 4
+    times = [file.stat().st_mtime_ns for file in files]
     words = [
         "train",
         "scene",
@@ -144,15 +144,15 @@ def test_the_loss_falls(model, loss):
     torch.manual_seed(0)
     learner = ReadoutModule(make_model(settings, {}), settings, steps=1)
     learner.prepare(shown)
-    optimiser = torch.optim.Adam(learner.parameters(), 1e-3)
+    optimizer = torch.optim.Adam(learner.parameters(), 1e-3)
     losses = []
     for epoch in range(25):
         rows = list(range(64))
         batch = type("Batch", (), {"images": shown.read(rows, epoch), "labels": shown.targets(rows, epoch)})
         value = learner.compute_loss(batch)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(value.item())
     assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:3])
 
@@ -170,12 +170,12 @@ def test_the_loss_falls(model, loss):
         ({"learning_rate": -1.0}, "--learning-rate must be finite and at least 0"),
     ],
 )
-def test_settings_that_cannot_be(options, message):
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SceneOptions(**options)
 
 
-def test_folders_that_cannot_be(tmp_path, data):
+def test_wrong_folders_are_refused(tmp_path, data):
     with pytest.raises(FileNotFoundError, match="no images in"):
         make_data(SceneOptions(), tmp_path)
     with pytest.raises(ValueError, match=r"--holdout 0\.1 of 4 images leaves 0"):

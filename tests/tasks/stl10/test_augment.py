@@ -20,7 +20,7 @@ def batch(count=16, height=96, width=96):
 
 
 def one_by_one(augment, images, rows, *, seed, epoch):
-    """What the facts say, image by image: pad, crop, flip, normalise, cut out."""
+    """Pad, crop, flip, normalize and cut out, image by image."""
     height, width = images.shape[2:]
     mean, std = (torch.tensor(values)[:, None, None] for values in (augment.mean, augment.std))
     out = []
@@ -39,9 +39,9 @@ def one_by_one(augment, images, rows, *, seed, epoch):
 @pytest.mark.parametrize("shape", [(96, 96), (20, 33)])
 def test_agrees_with_one_image_after_the_other(options, shape):
     augment, images, rows = Augmentation(MEAN, STD, **options), batch(16, *shape), list(range(100, 116))
-    found = augment(images, rows, seed=1, epoch=2)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, one_by_one(augment, images, rows, seed=1, epoch=2), rtol=0, atol=1e-5)
+    augmented = augment(images, rows, seed=1, epoch=2)
+    assert augmented.dtype == torch.float32
+    torch.testing.assert_close(augmented, one_by_one(augment, images, rows, seed=1, epoch=2), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"padding": 0}, {"padding": 40}, {"cutout": 7}, {"cutout": 200}])
@@ -52,25 +52,25 @@ def test_every_device_gets_the_same(options, shape):
     draws = augment.draws(range(40), *shape, seed=0, epoch=0)
     crops = module._crop(images, draws, augment.padding)
     assert torch.equal(crops, module._crop_on_cpu(images, draws, augment.padding))
-    one, two = torch.rand(40, 3, *shape).expand(2, -1, -1, -1, -1).clone()
-    module._cut(one, draws, augment.cutout)
-    module._cut_on_cpu(two, draws, augment.cutout)
-    assert torch.equal(one, two)
+    first, second = torch.rand(40, 3, *shape).expand(2, -1, -1, -1, -1).clone()
+    module._cut(first, draws, augment.cutout)
+    module._cut_on_cpu(second, draws, augment.cutout)
+    assert torch.equal(first, second)
     floats = images / 255
     expected = augment(floats, range(40), seed=0, epoch=0)
-    found = augment(floats.bfloat16(), range(40), seed=0, epoch=0)  # numpy has none of these
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.05)
+    augmented = augment(floats.bfloat16(), range(40), seed=0, epoch=0)  # numpy has none of these
+    assert augmented.dtype == torch.bfloat16
+    torch.testing.assert_close(augmented.float(), expected, rtol=0, atol=0.05)
 
 
 def test_other_devices_keep_the_images():
     images = torch.empty(2, 3, 9, 9, device="meta", dtype=torch.uint8)
-    found = AUGMENT(images, [0, 1], seed=0, epoch=0)
-    assert found.device.type == "meta"
-    assert found.shape == images.shape
+    augmented = AUGMENT(images, [0, 1], seed=0, epoch=0)
+    assert augmented.device.type == "meta"
+    assert augmented.shape == images.shape
 
 
-def test_an_image_has_its_own_fate():
+def test_augmentation_depends_on_seed_epoch_and_row_alone():
     images, rows = batch(12), [5, 3, 900, 4_999, 0, 17, 21, 22, 23, 24, 25, 26]
     whole = AUGMENT(images, rows, seed=7, epoch=3)
     order = torch.randperm(12)
@@ -90,10 +90,10 @@ def test_nothing_global_is_drawn_and_nothing_given_is_changed():
     assert torch.equal(torch.get_rng_state(), state)
     assert np.array_equal(np.random.get_state()[1], numpys)
     floats = images.float() / 255
-    kept = floats.clone()
+    original = floats.clone()
     AUGMENT(floats, range(16), seed=0, epoch=0)
     AUGMENT.normalize(floats)
-    assert torch.equal(floats, kept)
+    assert torch.equal(floats, original)
 
 
 def test_draws_are_fair():
@@ -101,18 +101,18 @@ def test_draws_are_fair():
     for values, count in ((draws.top, 25), (draws.left, 25), (draws.row, 96), (draws.column, 80)):
         shares = np.bincount(values, minlength=count) * count / len(values)
         assert len(shares) == count
-        assert abs(shares - 1).max() < 0.15  # five deviations of a count of 1,000
+        assert abs(shares - 1).max() < 0.15  # five standard deviations of a count of 1,000
     assert abs(draws.flip.mean() - 0.5) < 0.01
     columns = np.stack([values.astype(float) for values in draws])
     assert np.abs(np.corrcoef(columns) - np.eye(5)).max() < 0.015
     later = AUGMENT.draws(range(100_000), 96, 80, seed=0, epoch=1)
     other = AUGMENT.draws(range(100_000), 96, 80, seed=1, epoch=0)
-    for one, two in ((draws, later), (draws, other), (later, other)):
-        assert all(abs(np.corrcoef(a, b)[0, 1]) < 0.015 for a, b in zip(one, two, strict=True))
-        assert all(abs(np.corrcoef(a[1:], b[:-1])[0, 1]) < 0.015 for a, b in zip(one, two, strict=True))
+    for first, second in ((draws, later), (draws, other), (later, other)):
+        assert all(abs(np.corrcoef(a, b)[0, 1]) < 0.015 for a, b in zip(first, second, strict=True))
+        assert all(abs(np.corrcoef(a[1:], b[:-1])[0, 1]) < 0.015 for a, b in zip(first, second, strict=True))
 
 
-def test_draws_are_the_same_for_ever():
+def test_draws_never_change():
     draws = AUGMENT.draws([0, 1, 4_999], 96, 96, seed=2**32 - 1, epoch=999)
     assert [values.tolist() for values in draws] == GOLDEN
 
@@ -124,19 +124,19 @@ def test_the_mixing_function_is_splitmix64():
     assert module._splitmix64(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-def test_the_square_is_cut_at_the_border_and_of_the_mean_colour():
+def test_the_square_is_cut_at_the_border_and_has_the_mean_color():
     augment = Augmentation((0.25, 0.5, 0.75), (0.1, 0.2, 0.3), padding=0)
     out = augment(torch.full((400, 3, 96, 96), 255, dtype=torch.uint8), range(400), seed=0, epoch=0)
     zero = out == 0
     assert torch.equal(zero[:, :1].expand_as(zero), zero)
     draws = augment.draws(range(400), 96, 96, seed=0, epoch=0)
     for cut, row, column in zip(zero[:, 0], draws.row, draws.column, strict=True):
-        height, width = (min(centre + 16, 96) - max(centre - 16, 0) for centre in (row, column))
+        height, width = (min(center + 16, 96) - max(center - 16, 0) for center in (row, column))
         assert int(cut.sum()) == height * width
     assert int(zero[:, 0].sum((1, 2)).min()) < 600 < 1024 == int(zero[:, 0].sum((1, 2)).max())
 
 
-def test_padding_is_black_before_it_is_normalised():
+def test_padding_is_black_before_normalization():
     out = Augmentation((0.5,) * 3, (0.25,) * 3, cutout=0)(
         torch.full((64, 3, 96, 96), 255, dtype=torch.uint8), range(64), seed=0, epoch=0
     )
@@ -156,7 +156,7 @@ def test_bytes_and_floats_agree_and_strides_do_not_matter():
     assert torch.equal(AUGMENT(last, range(16), seed=0, epoch=0), expected)
 
 
-def test_tests_see_images_as_they_are():
+def test_test_images_are_only_normalized():
     images = batch()
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
     torch.testing.assert_close(AUGMENT.normalize(images), (images / 255 - mean) / std, rtol=0, atol=1e-5)
@@ -170,7 +170,7 @@ def test_no_images_are_no_trouble():
     "options",
     [{"mean": (0.5,)}, {"std": (1.0, 0.0, 1.0)}, {"padding": -1}, {"cutout": -1}, {"flip": 1.5}],
 )
-def test_settings_that_make_no_sense(options):
+def test_wrong_options_are_refused(options):
     with pytest.raises(ValueError, match=r"^Augmentation: "):
         Augmentation(**{"mean": MEAN, "std": STD, **options})
 

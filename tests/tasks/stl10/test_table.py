@@ -18,7 +18,7 @@ from tests.tasks.runs.trial import assert_one_line
 
 IMAGES = 8000
 SIZES = {0.5: "smaller", 2**-0.5: "smaller", 1.0: "test", 2**0.5: "larger", 2.0: "larger"}
-FACTS = {
+METADATA = {
     "name": "folder/scenes96",
     "train": "1a57beb6bd2a",
     "test": "0f0f",
@@ -38,13 +38,19 @@ def scales_of(errors, images=IMAGES):
 
 @pytest.fixture
 def add_run(tmp_path):
-    """Write the folder of a run on photographs, tested or not."""
+    """Write the folder of a run on images, tested or not."""
 
-    def write(name, errors=None, facts=FACTS, about=None, **settings):
+    def write(name, errors=None, metadata=METADATA, about=None, **settings):
         chosen = Stl10Options(**{"depth": 10, "width": 1, "format": "folder", "side": 48, **settings})
         scales = [] if errors is None else scales_of(errors)
         return write_run(
-            tmp_path / "runs", name, chosen, errors, images=IMAGES, facts=facts, **{"scales": scales, **(about or {})}
+            tmp_path / "runs",
+            name,
+            chosen,
+            errors,
+            images=IMAGES,
+            metadata=metadata,
+            **{"scales": scales, **(about or {})},
         )
 
     return write
@@ -56,21 +62,21 @@ def tables_of(*folders):
 
 def test_every_experiment_on_images_has_its_tables_and_every_model_its_row():
     assert set(TABLES) == set(EXPERIMENTS) - {"tracker", "scene"}  # which have tests of their own kind
-    for name, one in TABLES.items():
-        assert one.experiment == name
-        assert tuple(one.paper) == EXPERIMENTS[name].options.fields()["model"].metadata["choices"]
+    for name, group in TABLES.items():
+        assert group.experiment == name
+        assert tuple(group.paper) == EXPERIMENTS[name].options.fields()["model"].metadata["choices"]
     assert list(PAPER) == list_models("stl10")
 
 
-def test_the_paper_stands_beside(add_run):
+def test_the_paper_stands_next_to_it(add_run):
     runs = add_run("a", 800, model="stl10/wrn")
     (group,) = tables_of(runs)
-    rows = [cells(group.table(), one.name) for one in PAPER.values()]
+    rows = [cells(group.table(), row.name) for row in PAPER.values()]
     assert [row[2] for row in rows] == ["11.48", "11.62", "12.48", "11.28", "25.47", "8.51", "8.07"]
     assert [row[5] for row in rows] == ["1", "11", "5.5", "4", "1.5", "16.5", "5"]
 
 
-def test_mean_and_deviation_over_seeds(add_run):
+def test_mean_and_std_over_seeds(add_run):
     for seed, errors in enumerate((1600, 1680, 1760)):
         add_run(f"disco{seed}", errors, model="stl10/disco", seed=seed, about={"seconds": 240 + seed})
     runs = add_run("wrn", 2000, model="stl10/wrn", about={"seconds": 48.2})
@@ -80,8 +86,8 @@ def test_mean_and_deviation_over_seeds(add_run):
         "DISCO", "21.00 ± 1.00 (3 runs)", "8.07", "241", "5.0", "5", "0.02", "494,549",
     ]  # fmt: skip
     assert cells(text, "WRN") == ["WRN", "25.00 ± 0.48 (1 run)", "11.48", "48", "1.0", "1", "-", "494,549"]
-    deviation = (1.0**2 / 3 + 100**2 * 0.25 * 0.75 / IMAGES) ** 0.5  # over seeds, and binomial for one run
-    assert group.gaps() == f"- folder/scenes96: best DISCO; WRN +4.00 ± {deviation:.2f} points"
+    std = (1.0**2 / 3 + 100**2 * 0.25 * 0.75 / IMAGES) ** 0.5  # over seeds, and binomial for one run
+    assert group.gaps() == f"- folder/scenes96: best DISCO; WRN +4.00 ± {std:.2f} points"
 
 
 def test_time_is_compared_on_one_machine_only(add_run):
@@ -132,13 +138,13 @@ def test_what_is_missing_says_why(add_run):
     ],
 )  # fmt: skip
 def test_titles_say_what_it_is(name, settings, title, add_run, capsys):
-    runs = add_run("a", 800, facts=FACTS | {"name": name}, model="stl10/wrn", **settings)
+    runs = add_run("a", 800, metadata=METADATA | {"name": name}, model="stl10/wrn", **settings)
     (group,) = tables_of(runs)
     assert group.title == title
     assert main(["table", "stl10", str(runs)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"## {title}"
-    # Errors of other data stand beside figures that are called the paper's on STL-10.
+    # Errors of other data stand next to results that are called the paper's on STL-10.
     assert ("paper, STL-10" in lines[2]) == (name != "stl10")
 
 
@@ -150,16 +156,16 @@ def test_runs_of_different_settings_are_not_mixed(add_run):
     ]  # fmt: skip
     for index, change in enumerate(changes):
         runs = add_run(f"run{index:02}", 800, model="stl10/disco", **change)
-    add_run("other", 800, model="stl10/disco", facts=FACTS | {"name": "folder/other"})
-    found = tables_of(runs)
-    assert len(found) == len({group.title for group in found}) == len(changes) + 1
+    add_run("other", 800, model="stl10/disco", metadata=METADATA | {"name": "folder/other"})
+    tables = tables_of(runs)
+    assert len(tables) == len({group.title for group in tables}) == len(changes) + 1
     add_run("usual", 900, model="stl10/wrn", epochs=RECIPES["fast"].epochs, seed=5)
     assert sorted(len(group.outcomes) for group in tables_of(runs))[-2:] == [1, 2]  # as many epochs as the recipe has
 
 
 def test_other_images_of_the_same_name_are_told_apart(add_run):
     add_run("a", 800, model="stl10/wrn")
-    runs = add_run("b", 900, model="stl10/wrn", facts=FACTS | {"train": "fedcba9876"})
+    runs = add_run("b", 900, model="stl10/wrn", metadata=METADATA | {"train": "fedcba9876"})
     titles = [group.title for group in tables_of(runs)]
     assert [title.rpartition(", ")[2] for title in titles] == ["images 1a57beb6", "images fedcba98"]
 
@@ -219,7 +225,7 @@ def test_table_3_only_with_its_runs(add_run):
     assert [point[:2] for point in group.points()] == [("optimum", 0.02)]
 
 
-def test_sizes_have_deviations_over_seeds(add_run):
+def test_sizes_have_stds_over_seeds(add_run):
     for seed, errors in enumerate((1600, 1680, 1760)):
         add_run(f"disco{seed}", errors, model="stl10/disco", seed=seed)
     less = scales_of(2000)[2:4]
@@ -241,9 +247,9 @@ def test_command_writes_and_draws(add_run, tmp_path, capsys):
     add_run("b", 1840, model="stl10/disco", basis_steps=8, about={"equivariance": 0.25})
     runs = add_run("c", 1600, model="stl10/disco")
     write_run(runs, "digits", MnistScaleOptions(model="mnist/cnn"), 1000)  # left out
-    out, picture, scales = tmp_path / "table.md", tmp_path / "table.png", tmp_path / "scales.png"
-    pictures = ["--plot", str(picture), "--scales", str(scales)]
-    assert main(["table", "stl10", str(runs), "--out", str(out), *pictures]) == 0
+    out, figure, scales = tmp_path / "table.md", tmp_path / "table.png", tmp_path / "scales.png"
+    figures = ["--plot", str(figure), "--scales", str(scales)]
+    assert main(["table", "stl10", str(runs), "--out", str(out), *figures]) == 0
     printed = capsys.readouterr().out
     assert out.read_text() == printed
     assert "mnist" not in printed
@@ -256,7 +262,7 @@ def test_command_writes_and_draws(add_run, tmp_path, capsys):
     assert made.count("`disco train stl10 --model stl10/disco --depth 10 --width 1") == 2
     assert made.count("--basis-steps 8") == 1
     assert made.count("then `disco test`: abacus; torch 2.4; 2026-01-01") == 3
-    assert picture.stat().st_size > 10_000
+    assert figure.stat().st_size > 10_000
     assert scales.stat().st_size > 10_000
 
 
@@ -282,7 +288,7 @@ def test_other_data_have_an_axis_of_their_own(add_run):
     legends = [axis.get_legend().texts[0].get_text() for axis in figure.axes]
     assert legends == ["paper, on STL-10", "measured here, on folder/scenes96"]
     assert [list(axis.containers[0].lines[0].get_ydata()) for axis in figure.axes] == [[8.63, 8.25, 8.07], [20.0]]
-    add_run("b", 800, model="stl10/disco", facts=FACTS | {"name": "stl10"}, format="stl10", side=96)
+    add_run("b", 800, model="stl10/disco", metadata=METADATA | {"name": "stl10"}, format="stl10", side=96)
     (group,) = tables_of(runs / "b")
     assert group.other_data() == ""  # and both share one
     assert len(plot_equivariance_and_error(group.points(), group.points_of_paper()).axes) == 1
@@ -290,26 +296,26 @@ def test_other_data_have_an_axis_of_their_own(add_run):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of two epochs on a few pictures; look, do not touch."""
-    drawing = pytest.importorskip("PIL.Image", reason="pictures need scale-disco[plot]")
+    """A finished run of two epochs on a few images; read-only."""
+    drawing = pytest.importorskip("PIL.Image", reason="images need scale-disco[plot]")
     pytest.importorskip("lightning", reason="training needs scale-disco[train]")
     folder = tmp_path_factory.mktemp("stl10")
     for part, count in (("train", 4), ("test", 3)):
         for place, name in enumerate(("bark", "moss")):
-            (folder / "pictures" / part / name).mkdir(parents=True)
+            (folder / "images" / part / name).mkdir(parents=True)
             for index in range(count):
-                path = folder / "pictures" / part / name / f"{index}.png"
+                path = folder / "images" / part / name / f"{index}.png"
                 drawing.effect_noise((16, 16), 20 + 60 * place + index).convert("RGB").save(path)
     call = "train stl10 --model stl10/disco --depth 10 --width 1 --format folder --side 16 --batch 4 --epochs 2"
-    words = [*call.split(), "--data", str(folder / "pictures"), "--out", str(folder / "run"), "--threads", "1"]
+    words = [*call.split(), "--data", str(folder / "images"), "--out", str(folder / "run"), "--threads", "1"]
     assert main(words) == 0
     return folder / "run"
 
 
 def test_a_trained_network_is_tested_and_told(trained, tmp_path, capsys):
-    report, picture, curves = tmp_path / "sizes.md", tmp_path / "sizes.png", tmp_path / "curves.svg"
+    report, figure, curves = tmp_path / "sizes.md", tmp_path / "sizes.png", tmp_path / "curves.svg"
     capsys.readouterr()
-    assert main(["test", str(trained), "--out", str(report), "--plot", str(picture)]) == 0
+    assert main(["test", str(trained), "--out", str(report), "--plot", str(figure)]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("scale of images")
     assert [line.split()[:3] for line in printed.splitlines()[1:-1]] == [
@@ -318,15 +324,15 @@ def test_a_trained_network_is_tested_and_told(trained, tmp_path, capsys):
     ]  # fmt: skip
     assert report.read_text().startswith("# Error over the scale of images\n")
     assert "digits" not in printed + report.read_text()
-    assert picture.stat().st_size > 10_000
+    assert figure.stat().st_size > 10_000
     assert main(["table", "stl10", str(trained), "--scales", str(curves)]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(
-        "## folder/pictures at 16 pixels, not STL-10, WRN-10-1, recipe fast stretched to 2 epochs, batch 4\n"
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "## folder/images at 16 pixels, not STL-10, WRN-10-1, recipe fast stretched to 2 epochs, batch 4\n"
     )
     errors = json.loads((trained / "test.json").read_text())["errors"]
-    assert cells(told, "DISCO")[1].startswith(f"{100 * errors / 6:.2f} ± ")
-    assert cells(told, "1")[1].startswith(f"{100 * errors / 6:.2f} ± ")
+    assert cells(printed, "DISCO")[1].startswith(f"{100 * errors / 6:.2f} ± ")
+    assert cells(printed, "1")[1].startswith(f"{100 * errors / 6:.2f} ± ")
     assert curves.stat().st_size > 10_000
 
 
@@ -347,7 +353,7 @@ def test_command_is_json_when_asked(add_run, tmp_path, capsys):
 
 def test_data_without_a_name_are_refused(add_run, capsys):
     for name in ("name", "train"):
-        runs = add_run(name, 1600, model="stl10/wrn", facts={key: FACTS[key] for key in FACTS if key != name})
+        runs = add_run(name, 1600, model="stl10/wrn", metadata={key: METADATA[key] for key in METADATA if key != name})
         assert main(["table", "stl10", str(runs / name)]) == 1
         assert_one_line(capsys, "table", "run.json: damaged, or no record of a training run")
 

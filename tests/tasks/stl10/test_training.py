@@ -50,9 +50,9 @@ def generated(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory):
-    """Pictures in class folders, 20 pixels large: stripes that lie and stripes that stand."""
-    root = tmp_path_factory.mktemp("pictures")
+def image_folder(tmp_path_factory):
+    """Images in class folders, 20 pixels a side: horizontal and vertical stripes."""
+    root = tmp_path_factory.mktemp("images")
     generator = np.random.default_rng(0)
     for part, count in (("train", 8), ("test", 5)):
         for place, name in enumerate(("lying", "standing")):
@@ -60,8 +60,8 @@ def pictures(tmp_path_factory):
             folder.mkdir(parents=True)
             for index in range(count):
                 wave = np.sin(np.arange(20) * generator.uniform(1, 2))[:, None] * np.ones((20, 20))
-                grey = np.uint8(127 + 80 * (wave.T if place else wave))
-                Image.fromarray(np.stack([grey] * 3, -1)).save(folder / f"{index}.png")
+                gray = np.uint8(127 + 80 * (wave.T if place else wave))
+                Image.fromarray(np.stack([gray] * 3, -1)).save(folder / f"{index}.png")
     return root
 
 
@@ -77,8 +77,8 @@ def state_of(run):
     return torch.load(run / "last.ckpt", weights_only=True)["state_dict"]
 
 
-def assert_same_weights(one, other):
-    mine, theirs = state_of(one), state_of(other)
+def assert_same_weights(run, other):
+    mine, theirs = state_of(run), state_of(other)
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
@@ -101,7 +101,7 @@ def test_every_model_trains_and_is_tested(generated, tmp_path, model, capsys):
     assert result["complete"]
     assert result == json.loads((run / "test.json").read_text())
     assert result["images"] == 7
-    assert [(one["kind"], round(one["low"], 2), one["images"]) for one in result["by scale"]] == [
+    assert [(row["kind"], round(row["low"], 2), row["images"]) for row in result["by scale"]] == [
         ("test", 1.0, 7),
         ("smaller", 0.5, 2),
         ("smaller", 0.71, 2),
@@ -126,15 +126,15 @@ def test_killed_and_resumed_is_the_same_run(generated, tmp_path):
     while process.poll() is None and not (run / "run.json").is_file():
         time.sleep(0.05)
     moment = random.random()
-    print("killed at part", moment, "of the epochs")
+    print("killed after this fraction of the epochs:", moment, "")
     time.sleep(moment * seconds)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert main(words(generated, run, *arguments, "--resume")) == 0
     assert_same_weights(whole, run)
-    mine, theirs = (load_file(one / "best.safetensors") for one in (whole, run))
+    mine, theirs = (load_file(folder / "best.safetensors") for folder in (whole, run))
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    assert main(["train", "stl10", "--resume", "--out", str(run)]) == 0  # settings and data as they were
+    assert main(["train", "stl10", "--resume", "--out", str(run)]) == 0  # options and data as they were
 
 
 def alone():
@@ -143,35 +143,36 @@ def alone():
     return ours | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 
-def test_two_processes_learn_what_one_does(pictures, tmp_path):
+def test_two_processes_learn_what_one_does(image_folder, tmp_path):
     for devices in (1, 2):
         out = tmp_path / str(devices)
-        call = folder_words(pictures, out, "--model", "stl10/wrn", "--epochs", 2, "--batch", 6, "--dropout", 0)
+        call = folder_words(image_folder, out, "--model", "stl10/wrn", "--epochs", 2, "--batch", 6, "--dropout", 0)
         call += ["--devices", str(devices), "--ema", "0.8", "--accumulate", "2", "--holdout", "0.25"]
         subprocess.run([sys.executable, "-m", "scale_disco", *call], check=True, env=alone())
-    one, two = (state_of(tmp_path / name) for name in ("1", "2"))
-    for name, tensor in one.items():
+    single, double = (state_of(tmp_path / name) for name in ("1", "2"))
+    for name, tensor in single.items():
         if tensor.is_floating_point() and not name.startswith("error"):  # each process has its own images there
-            torch.testing.assert_close(tensor, two[name], rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(tensor, double[name], rtol=1e-3, atol=1e-4)
     errors = [read_record(tmp_path / name)["epochs"][-1]["validation error"] for name in ("1", "2")]
     assert errors[0] == errors[1]
 
 
-def test_two_processes_in_half_precision(pictures, tmp_path):
+def test_two_processes_in_half_precision(image_folder, tmp_path):
     losses = []
     for devices in (1, 2):
         out = tmp_path / str(devices)
-        call = folder_words(pictures, out, "--model", "stl10/wrn", "--epochs", 1, "--batch", 16, "--dropout", 0)
+        call = folder_words(image_folder, out, "--model", "stl10/wrn", "--epochs", 1, "--batch", 16, "--dropout", 0)
         call += ["--devices", str(devices), "--precision", "bf16"]
         subprocess.run([sys.executable, "-m", "scale_disco", *call], check=True, env=alone(), timeout=300)
         losses.append(read_record(out)["epochs"][0]["training loss"])
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
-def test_a_batch_in_parts_is_one_step(pictures, tmp_path):
+def test_a_batch_in_parts_is_one_step(image_folder, tmp_path):
     out = tmp_path / "run"
     assert (
-        main(folder_words(pictures, out, "--model", "stl10/wrn", "--epochs", 2, "--batch", 8, "--accumulate", 3)) == 0
+        main(folder_words(image_folder, out, "--model", "stl10/wrn", "--epochs", 2, "--batch", 8, "--accumulate", 3))
+        == 0
     )
     checkpoint = torch.load(out / "last.ckpt", weights_only=True)
     assert checkpoint["global_step"] == 2 * 2
@@ -179,22 +180,22 @@ def test_a_batch_in_parts_is_one_step(pictures, tmp_path):
     assert read_record(out)["epochs"][-1]["learning rate"] == pytest.approx(0, abs=1e-9)  # the cosine has ended
 
 
-def test_gradients_of_parts_add_up_to_that_of_the_batch(pictures, tmp_path, monkeypatch):
+def test_gradients_of_parts_add_up_to_that_of_the_batch(image_folder, tmp_path, monkeypatch):
     """In a network without batch norms, whose statistics are those of a part."""
     monkeypatch.setattr(
         "scale_disco.tasks.stl10.networks.WideResNetLayers.norm", lambda self, channels: torch.nn.Identity()
     )
     for parts in (1, 3):
         out = tmp_path / str(parts)
-        call = folder_words(pictures, out, "--model", "stl10/wrn", "--epochs", 1, "--batch", 8, "--dropout", 0)
+        call = folder_words(image_folder, out, "--model", "stl10/wrn", "--epochs", 1, "--batch", 8, "--dropout", 0)
         assert main([*call, "--accumulate", str(parts), "--learning-rate", "0.001"]) == 0
-    one, three = (state_of(tmp_path / name) for name in ("1", "3"))
-    for name, tensor in one.items():
+    whole, three = (state_of(tmp_path / name) for name in ("1", "3"))
+    for name, tensor in whole.items():
         if tensor.is_floating_point() and not name.startswith(("loss", "error")):
             torch.testing.assert_close(tensor, three[name], rtol=1e-4, atol=1e-6)
 
 
-def test_moving_average_follows_its_recursion_and_is_tested(pictures, tmp_path, monkeypatch):
+def test_moving_average_follows_its_recursion_and_is_tested(image_folder, tmp_path, monkeypatch):
     seen = []
     step = ClassifierModule.optimizer_step
 
@@ -204,7 +205,7 @@ def test_moving_average_follows_its_recursion_and_is_tested(pictures, tmp_path, 
 
     monkeypatch.setattr(ClassifierModule, "optimizer_step", watched)
     out = tmp_path / "run"
-    assert main(folder_words(pictures, out, "--model", "stl10/wrn", "--epochs", 2, "--batch", 4, "--ema", 0.8)) == 0
+    assert main(folder_words(image_folder, out, "--model", "stl10/wrn", "--epochs", 2, "--batch", 4, "--ema", 0.8)) == 0
     assert len(seen) == 8
     expected = seen[0]
     for weight in seen[1:]:
@@ -238,9 +239,9 @@ def test_fast_recipe_is_a_cosine():
     assert factors[200] == pytest.approx(0)
 
 
-def test_half_precision_on_every_device(pictures, tmp_path):
+def test_half_precision_on_every_device(image_folder, tmp_path):
     out = tmp_path / "run"
-    call = folder_words(pictures, out, "--model", "stl10/disco", "--epochs", 2, "--precision", "bf16")
+    call = folder_words(image_folder, out, "--model", "stl10/disco", "--epochs", 2, "--precision", "bf16")
     subprocess.run([sys.executable, "-m", "scale_disco", *call], check=True, env=alone())
     record = read_record(out)
     assert 0 < record["epochs"][-1]["training loss"] < 3
@@ -249,8 +250,8 @@ def test_half_precision_on_every_device(pictures, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["stl10/wrn", "stl10/disco"])
-def test_channels_last_changes_rounding_only(pictures, tmp_path, model, monkeypatch):
-    settings = Stl10Options(model=model, depth=10, width=1, dropout=0.0, format="folder", side=16, epochs=1)
+def test_channels_last_changes_rounding_only(image_folder, tmp_path, model, monkeypatch):
+    options = Stl10Options(model=model, depth=10, width=1, dropout=0.0, format="folder", side=16, epochs=1)
     layouts = []
     step = ClassifierModule.training_step
 
@@ -261,71 +262,75 @@ def test_channels_last_changes_rounding_only(pictures, tmp_path, model, monkeypa
     monkeypatch.setattr(ClassifierModule, "training_step", watched)
     losses = []
     for last in (False, True):
-        where = {"data": pictures, "out": tmp_path / str(last), "device": "cpu"}
-        record = train(settings, **where, channels_last=last, say=str, bar=False)
+        where = {"data": image_folder, "out": tmp_path / str(last), "device": "cpu"}
+        record = train(options, **where, channels_last=last, say=str, bar=False)
         losses.append(record["epochs"][0]["training loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert layouts[0] is False
     assert layouts[-1] is True
 
 
-def test_batches_for_a_gpu_are_pinned(pictures):
-    settings = Stl10Options(format="folder", side=16)
-    training_data = make_data(settings, pictures)
+def test_batches_for_a_gpu_are_pinned(image_folder):
+    options = Stl10Options(format="folder", side=16)
+    training_data = make_data(options, image_folder)
     assert not training_batches(training_data.train, 4, seed=0).pin_memory
-    batches = _Batches(training_data, settings, torch.contiguous_format)
+    batches = _Batches(training_data, options, torch.contiguous_format)
     for kind in ("cpu", "cuda"):
         strategy = SimpleNamespace(root_device=torch.device(kind))
         batches.trainer = SimpleNamespace(global_rank=0, world_size=1, strategy=strategy)
         assert batches.train_dataloader().pin_memory == (kind == "cuda")
 
 
-def test_training_images_are_augmented_and_others_are_not(pictures):
-    training_data = make_data(Stl10Options(format="folder", side=16, holdout=0.25, seed=3), pictures)
+def test_training_images_are_augmented_and_others_are_not(image_folder):
+    training_data = make_data(Stl10Options(format="folder", side=16, holdout=0.25, seed=3), image_folder)
     assert isinstance(training_data, TrainingData)
-    images = load_images(pictures, "folder", side=16)["train"]
+    images = load_images(image_folder, "folder", side=16)["train"]
     assert len(training_data.train.labels) == 12
     assert len(training_data.validation.labels) == 4
     plain = Augmentation(images.mean, images.std).normalize(torch.from_numpy(images.images))
     rows = list(range(4))
     shown = training_data.validation.transform(training_data.validation.read(rows, 0), rows, 0)
-    assert all(any(torch.equal(one, other) for other in plain) for one in shown)
+    assert all(any(torch.equal(image, other) for other in plain) for image in shown)
     drawn = [training_data.train.transform(training_data.train.read(rows, epoch), rows, epoch) for epoch in (0, 0, 1)]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
-    assert not any(torch.equal(one, other) for one, other in itertools.product(drawn[0], plain))
+    assert not any(torch.equal(image, other) for image, other in itertools.product(drawn[0], plain))
 
 
-def test_limited_images_are_of_every_class(pictures):
-    training_data = make_data(Stl10Options(format="folder", side=16, limit=6), pictures)
+def test_limited_images_are_of_every_class(image_folder):
+    training_data = make_data(Stl10Options(format="folder", side=16, limit=6), image_folder)
     assert set(training_data.train.labels.tolist()) == {0, 1}
-    fewer = make_data(Stl10Options(format="folder", side=16, limit=3), pictures)
+    fewer = make_data(Stl10Options(format="folder", side=16, limit=3), image_folder)
     assert np.array_equal(fewer.train.images, training_data.train.images[:3])
 
 
 @pytest.fixture(scope="session")
-def trained_run(pictures, tmp_path_factory):
-    """A run on pictures; look, do not touch."""
+def trained_run(image_folder, tmp_path_factory):
+    """A finished run on images in folders; read-only."""
     run = tmp_path_factory.mktemp("runs") / "run"
-    assert main(folder_words(pictures, run, "--model", "stl10/wrn", "--epochs", 12, "--batch", 4, "--dropout", 0)) == 0
+    assert (
+        main(folder_words(image_folder, run, "--model", "stl10/wrn", "--epochs", 12, "--batch", 4, "--dropout", 0)) == 0
+    )
     return run
 
 
-def test_own_pictures_are_learned(trained_run, pictures, tmp_path):
+def test_own_images_are_learned(trained_run, image_folder, tmp_path):
     run = shutil.copytree(trained_run, tmp_path / "run")
     result = evaluate(run)
     bins = bins_of(result)
-    assert [one.images for one in bins] == [10] * 5
+    assert [scale_bin.images for scale_bin in bins] == [10] * 5
     assert result["errors"] <= 2  # of 10; by chance 5
-    network, facts = trained(run), read_record(run)["facts"]
-    for one in bins:  # pictures are read from their files at each size
-        images = load_images(pictures, "folder", side=round(16 * one.low))["test"]
-        shown = Augmentation(tuple(facts["mean"]), tuple(facts["deviation"])).normalize(torch.from_numpy(images.images))
-        assert one.errors == int((network(shown).argmax(1).numpy() != images.labels).sum())
+    network, metadata = trained(run), read_record(run)["facts"]
+    for scale_bin in bins:  # images are read from their files at each size
+        images = load_images(image_folder, "folder", side=round(16 * scale_bin.low))["test"]
+        shown = Augmentation(tuple(metadata["mean"]), tuple(metadata["deviation"])).normalize(
+            torch.from_numpy(images.images)
+        )
+        assert scale_bin.errors == int((network(shown).argmax(1).numpy() != images.labels).sum())
 
 
-def test_pictures_without_a_colour_are_trained_on(pictures, tmp_path):
-    root = shutil.copytree(pictures, tmp_path / "red")
+def test_images_without_a_color_channel_are_trained_on(image_folder, tmp_path):
+    root = shutil.copytree(image_folder, tmp_path / "red")
     for path in root.rglob("*.png"):
         red = np.asarray(Image.open(path)) * np.uint8([1, 0, 0])
         Image.fromarray(red).save(path)
@@ -348,10 +353,10 @@ def test_images_of_stl10_are_resampled(generated):
     torch.testing.assert_close(small, augment.normalize(torch.from_numpy(constant.images[:2]))[..., :48, :48])
 
 
-def test_answers_to_other_images_do_not_count(trained_run, pictures, tmp_path, capsys):
+def test_cached_predictions_on_other_images_are_ignored(trained_run, image_folder, tmp_path, capsys):
     run = shutil.copytree(trained_run, tmp_path / "run")
     mine = evaluate(run, outside=0)
-    other = shutil.copytree(pictures, tmp_path / "elsewhere" / pictures.name)  # the name alone says nothing
+    other = shutil.copytree(image_folder, tmp_path / "elsewhere" / image_folder.name)  # the name alone says nothing
     (other / "test" / "lying").rename(other / "test" / "x")
     (other / "test" / "standing").rename(other / "test" / "lying")
     (other / "test" / "x").rename(other / "test" / "standing")
@@ -359,7 +364,7 @@ def test_answers_to_other_images_do_not_count(trained_run, pictures, tmp_path, c
     assert theirs["errors"] == 10 - mine["errors"]
     assert theirs["not recorded"].startswith("these are not the test images")
     assert json.loads((run / "test.json").read_text()) == mine
-    copy = shutil.copytree(pictures, tmp_path / "copy")
+    copy = shutil.copytree(image_folder, tmp_path / "copy")
     assert evaluate(run, data=copy)["not recorded"] is None
     recorded = json.loads((run / "test.json").read_text())
     assert evaluate(run, outside=2)["not recorded"] == "an earlier test had more images"
@@ -373,19 +378,19 @@ def test_answers_to_other_images_do_not_count(trained_run, pictures, tmp_path, c
     assert_one_line(capsys, "test", "the network was trained on 2 classes (lying...), these images have 2 (curved...)")
 
 
-def test_a_damaged_picture_is_one_line(trained_run, pictures, tmp_path, capsys):
+def test_a_damaged_image_is_one_line(trained_run, image_folder, tmp_path, capsys):
     run = shutil.copytree(trained_run, tmp_path / "run")
-    other = shutil.copytree(pictures, tmp_path / "other")
-    (other / "test" / "lying" / "0.png").write_bytes(b"no picture")
+    other = shutil.copytree(image_folder, tmp_path / "other")
+    (other / "test" / "lying" / "0.png").write_bytes(b"no image")
     assert main(["test", str(run), "--data", str(other)]) == 1
     assert_one_line(capsys, "test", "0.png: cannot read this image")
 
 
-def test_resume_refuses_other_images(trained_run, pictures, tmp_path, capsys):
+def test_resume_refuses_other_images(trained_run, image_folder, tmp_path, capsys):
     run = shutil.copytree(trained_run, tmp_path / "run")
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(record | {"status": "running"}))
-    other = shutil.copytree(pictures, tmp_path / "pictures")
+    other = shutil.copytree(image_folder, tmp_path / "images")
     Image.new("RGB", (20, 20)).save(other / "train" / "lying" / "0.png")
     assert main(["train", "stl10", "--resume", "--out", str(run), "--root", str(other)]) == 1
     assert_one_line(capsys, "train", "was started with other images than those in")
@@ -394,7 +399,7 @@ def test_resume_refuses_other_images(trained_run, pictures, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("left", ["name", "classes", "mean", "deviation", "train", "test"])
-def test_a_record_without_facts_is_one_line(trained_run, tmp_path, left, capsys):
+def test_a_record_without_metadata_is_one_line(trained_run, tmp_path, left, capsys):
     run = shutil.copytree(trained_run, tmp_path / "run")
     record = json.loads((run / "run.json").read_text())
     del record["facts"][left]
@@ -409,7 +414,7 @@ DAMAGED = {
     "a switch for a number": ("settings", "depth", True, "depth is empty or of another type"),
     "no precision": ("settings", "precision", None, "precision is empty or of another type"),
     "means that are words": ("facts", "mean", ["a", "b", "c"], "mean is empty or of another type"),
-    "deviations that are not": ("facts", "deviation", [None] * 3, "deviation is empty or of another type"),
+    "null for std": ("facts", "deviation", [None] * 3, "deviation is empty or of another type"),
     "no classes": ("facts", "classes", [], "classes is empty"),
 }
 
@@ -435,20 +440,20 @@ def test_a_cut_checkpoint_is_one_line(trained_run, tmp_path, size, capsys):
 
 
 @pytest.mark.parametrize("share", [0.99, 0.01])
-def test_held_out_images_leave_some(pictures, tmp_path, share, capsys):
-    assert main(folder_words(pictures, tmp_path / "run", "--holdout", share)) == 1
+def test_held_out_images_leave_some(image_folder, tmp_path, share, capsys):
+    assert main(folder_words(image_folder, tmp_path / "run", "--holdout", share)) == 1
     assert_one_line(capsys, "train", f"--holdout {share} of 16 images leaves")
     assert not (tmp_path / "run").exists()
 
 
-def test_settings_of_another_experiment_are_refused(tmp_path, capsys):
+def test_options_of_another_experiment_are_refused(tmp_path, capsys):
     file = tmp_path / "run.yaml"
     file.write_text("experiment: mnist-scale\nseed: 3\n")
     assert main(["train", "stl10", "--config", str(file)]) == 1
     assert_one_line(capsys, "train", "it is for mnist-scale, got stl10")
 
 
-def test_large_images_are_shown_a_few_at_a_time(generated):
+def test_large_images_have_small_batches(generated):
     options = Stl10Options()
     evaluation = make_evaluation(options, generated, make_data(options, generated).metadata, limit=None, outside=7)
     assert max(map(len, _chunks(evaluation.sets["2.00"]))) * 192**2 <= 400_000
@@ -459,19 +464,19 @@ def test_best_weights_need_held_out_images(trained_run, capsys):
     assert_one_line(capsys, "test", "no images were held out (--holdout)")
 
 
-def test_decoded_pictures_are_kept(pictures, tmp_path, monkeypatch):
+def test_decoded_images_are_cached(image_folder, tmp_path, monkeypatch):
     cache = tmp_path / "cache.safetensors"
-    settings = Stl10Options(format="folder", side=16)
-    first = make_data(settings, pictures, cache=cache)
+    options = Stl10Options(format="folder", side=16)
+    first = make_data(options, image_folder, cache=cache)
     assert cache.is_file()
     monkeypatch.setattr("scale_disco.tasks.stl10.folder.decode", None)
-    assert np.array_equal(make_data(settings, pictures, cache=cache).train.images, first.train.images)
+    assert np.array_equal(make_data(options, image_folder, cache=cache).train.images, first.train.images)
 
 
-def test_files_are_read_at_the_side_asked_for(pictures):
+def test_files_are_read_at_the_side_asked_for(image_folder):
     from scale_disco.tasks.stl10.folder import list_images
 
-    chosen = list_images(pictures).files[:3]
+    chosen = list_images(image_folder).files[:3]
     shown = ImageFileDataset(chosen, Augmentation((0.5,) * 3, (0.25,) * 3), 33)
     assert shown.read(range(2), 0).shape == (2, 3, 33, 33)
 
@@ -492,7 +497,7 @@ ERRORS = {
     "too many parts": (["--accumulate", "9"], 1, "the last batch has 13, for 1 process in 9 micro-batches"),
     "average": (["--ema", "1"], 1, "--ema must be from 0 to below 1, got 1.0"),
     "learning rate": (["--learning-rate", "-1"], 1, "--learning-rate must be finite and at least 0, got -1.0"),
-    "no number": (["--learning-rate", "nan"], 1, "--learning-rate must be finite and at least 0, got nan"),
+    "NaN": (["--learning-rate", "nan"], 1, "--learning-rate must be finite and at least 0, got nan"),
     "precision": (["--precision", "8"], 1, "--precision must be one of 32, 16, bf16, got '8'"),
     "no GPU": (["--precision", "16", "--device", "cpu"], 1, "--precision 16 needs a GPU"),
     "format": (["--format", "zip"], 1, "--format must be one of stl10, folder"),
@@ -503,7 +508,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_wrong_settings_are_one_line(generated, tmp_path, case, capsys):
+def test_wrong_options_are_one_line(generated, tmp_path, case, capsys):
     arguments, code, message = ERRORS[case]
     assert main(words(generated, tmp_path / "run", *arguments)) == code
     assert_one_line(capsys, "train", message)
@@ -517,11 +522,11 @@ def test_missing_data_is_one_line(tmp_path, capsys):
 
 
 def test_command_starts_the_same_run():
-    settings = Stl10Options(model="stl10/disco", basis_steps=54, format="folder", epochs=2)
-    assert settings.command == (
+    options = Stl10Options(model="stl10/disco", basis_steps=54, format="folder", epochs=2)
+    assert options.command == (
         "disco train stl10 --model stl10/disco --depth 16 --width 8 --basis-steps 54 --format folder "
         "--recipe fast --epochs 2 --seed 0"
     )
     narrow = Stl10Options(model="stl10/wrn", dropout=0.0, learning_rate=1e-3).command
     assert narrow.endswith("--width 8 --dropout 0.0 --recipe fast --learning-rate 0.001 --seed 0")
-    assert settings.run_name == "stl10-disco-54-16-8-fast-0"
+    assert options.run_name == "stl10-disco-54-16-8-fast-0"

@@ -39,7 +39,7 @@ def test_positive_cells_are_those_around_the_true_one():
     assert moved.sum() == 13
 
 
-def test_a_place_between_cells_is_not_rounded():
+def test_a_target_between_cells_is_not_rounded():
     (right,) = positive_cells(torch.tensor([[4.0, 0.0]]), 17)  # half a cell to the right
     columns = right[8].nonzero().flatten().tolist()
     assert columns == [7, 8, 9, 10]
@@ -50,7 +50,7 @@ def test_a_place_between_cells_is_not_rounded():
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(-64, 64), st.floats(-64, 64))
-def test_every_place_of_a_map_has_right_cells_and_others(x, y):
+def test_every_target_has_positive_and_negative_cells(x, y):
     (right,) = positive_cells(torch.tensor([[x, y]], dtype=torch.float64), 17)
     assert 4 <= right.sum() <= 13
     scores = torch.where(right, 100.0, -100.0)[None]
@@ -99,8 +99,8 @@ def test_shift_loss_by_hand(octaves, shares):
         for (row, column), part in cells.items()
     )
     shift = torch.tensor([[8 * 3.25, 8 * -2.0]])
-    found = shift_loss(shifts, shift, torch.tensor([octaves]), STEPS)
-    assert float(found) == pytest.approx(expected, rel=1e-5)
+    loss = shift_loss(shifts, shift, torch.tensor([octaves]), STEPS)
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
 def test_gradients_of_losses():
@@ -135,7 +135,7 @@ def test_scores_become_logits():
 
 def frozen_and_learning(module):
     stages = module.network.stages()
-    learning = [all(one.requires_grad for one in stage.parameters()) for stage in stages]
+    learning = [all(parameter.requires_grad for parameter in stage.parameters()) for stage in stages]
     norms = [
         any(part.training for part in stage.modules() if isinstance(part, torch.nn.BatchNorm2d)) for stage in stages
     ]
@@ -148,10 +148,10 @@ def test_last_stages_learn_and_norms_keep_their_statistics():
     assert learning == [True] * 4 + [False] * 4
     assert not any(training)
     assert not module.unfreezes
-    assert sum(one.numel() for one in module.trainable()) == 1_219_584
+    assert sum(parameter.numel() for parameter in module.trainable()) == 1_219_584
 
 
-def test_the_paper_opens_stage_after_stage():
+def test_the_paper_unfreezes_stage_after_stage():
     chosen = TrackerOptions(model="track/siamfc+", recipe="paper")
     assert [chosen.trained_stages(epoch) for epoch in (0, 3, 4, 9, 14, 24, 29, 34, 49)] == [1, 1, 2, 3, 4, 5, 6, 8, 8]
     module = TrackerModule(create_model("track/siamfc+"), chosen, steps=2)
@@ -160,7 +160,7 @@ def test_the_paper_opens_stage_after_stage():
     module._unfreeze(2)
     learning, training = frozen_and_learning(module)
     assert learning == training == [True] * 2 + [False] * 6
-    one = TrackerModule(
+    constant = TrackerModule(
         create_model("track/siamfc+"), TrackerOptions(model="track/siamfc+", recipe="paper", stages=3), steps=2
     )
-    assert not one.unfreezes
+    assert not constant.unfreezes

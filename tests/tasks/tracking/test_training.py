@@ -32,7 +32,7 @@ SMALL = ["--threads", "1", "--pairs", "4", "--batch", "2", "--epochs", "1"]
 
 @pytest.fixture(scope="session")
 def videos(tmp_path_factory):
-    """Ten small videos; look, do not touch."""
+    """Ten small videos; read-only."""
     return write_videos(tmp_path_factory.mktemp("videos") / "drifting", 10)
 
 
@@ -53,8 +53,8 @@ def state_of(run):
     return torch.load(run / "last.ckpt", weights_only=True)["state_dict"]
 
 
-def assert_same_weights(one, other):
-    mine, theirs = state_of(one), state_of(other)
+def assert_same_weights(run, other):
+    mine, theirs = state_of(run), state_of(other)
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
@@ -75,15 +75,14 @@ def test_every_model_trains(videos, tmp_path, model, capsys):
     network = trained(run)
     assert isinstance(network, Siamese)
     assert not network.training
-    assert not any(one.requires_grad for one in network.parameters())
+    assert not any(parameter.requires_grad for parameter in network.parameters())
 
 
 def test_pretrained_weights_are_needed_at_the_start_alone(videos, weights, tmp_path, capsys):
     file = shutil.copy(weights, tmp_path / "start.safetensors")
     run, call = tmp_path / "run", ["--model", "track/siamfc+", "--epochs", 2, "--pretrained", file]
     assert main(words(videos, run, *call)) == 0
-    facts = read_record(run)["facts"]
-    assert len(facts["weights"]) == 64
+    assert len(read_record(run)["facts"]["weights"]) == 64
     before, after = load_file(file), trained(run).features.state_dict()
     same = {name for name, tensor in before.items() if torch.equal(tensor, after[name])}
     learned = {name for name in before if name.startswith("layer2") and "running" not in name and "num_b" not in name}
@@ -111,7 +110,7 @@ def test_pretrained_weights_are_needed_at_the_start_alone(videos, weights, tmp_p
 
 
 def test_killed_and_resumed_is_the_same_run(videos, tmp_path):
-    """With stages that open on the way, norms that learn, a moving average, accumulation and held-out videos."""
+    """With stages unfrozen on the way, batch norms, a moving average, accumulation and held-out videos."""
     arguments = ["--model", "track/siamfc", "--recipe", "paper", "--epochs", 3, "--pairs", 8, "--batch", 4]
     arguments += ["--accumulate", 2, "--ema", 0.9, "--learning-rate", 1e-4]
     whole, run = tmp_path / "whole", tmp_path / "run"
@@ -121,15 +120,15 @@ def test_killed_and_resumed_is_the_same_run(videos, tmp_path):
     while process.poll() is None and not (run / "run.json").is_file():
         time.sleep(0.05)
     moment = random.random()
-    print("killed at part", moment, "of the epochs")
+    print("killed after this fraction of the epochs:", moment, "")
     time.sleep(moment * seconds)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert main(words(videos, run, *arguments, "--resume")) == 0
     assert_same_weights(whole, run)
-    mine, theirs = (load_file(one / "best.safetensors") for one in (whole, run))
+    mine, theirs = (load_file(folder / "best.safetensors") for folder in (whole, run))
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    assert main(["train", "tracker", "--resume", "--out", str(run)]) == 0  # settings and data as they were
+    assert main(["train", "tracker", "--resume", "--out", str(run)]) == 0  # options and data as they were
 
 
 def alone():
@@ -138,15 +137,15 @@ def alone():
 
 
 def test_two_processes_learn_what_one_does(videos, tmp_path):
-    """While stages open one after the other."""
+    """While stages are unfrozen one after the other."""
     for devices in (1, 2):
         call = words(videos, tmp_path / str(devices), "--model", "track/siamfc", "--recipe", "paper", "--epochs", 3)
         call += ["--batch", "4", "--learning-rate", "1e-4", "--devices", str(devices)]
         subprocess.run([sys.executable, "-m", "scale_disco", *call], check=True, env=alone())
-    one, two = (state_of(tmp_path / name) for name in ("1", "2"))
-    for name, tensor in one.items():
+    single, double = (state_of(tmp_path / name) for name in ("1", "2"))
+    for name, tensor in single.items():
         if tensor.is_floating_point() and not name.startswith("error"):  # each process has its own pairs there
-            torch.testing.assert_close(tensor, two[name], rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(tensor, double[name], rtol=1e-3, atol=1e-4)
     errors = [read_record(tmp_path / name)["epochs"][-1]["validation error"] for name in ("1", "2")]
     assert errors[0] == errors[1]
 
@@ -175,8 +174,8 @@ def test_pairs_depend_on_seed_epoch_and_row_alone(pairs):
     assert torch.equal(again.targets([0, 5, 9], 2), pairs.targets([0, 5, 9], 2))
     drawn = [pairs.targets(range(11), 2), pairs.targets(range(11), 3)]
     drawn.append(CropPairDataset(pairs.videos, 11, pairs.schedule, seed=8).targets(range(11), 2))
-    for one, other in itertools.combinations(torch.cat(drawn), 2):
-        assert not torch.equal(one, other)
+    for first, second in itertools.combinations(torch.cat(drawn), 2):
+        assert not torch.equal(first, second)
 
 
 def test_videos_are_drawn_evenly(pairs):
@@ -195,18 +194,20 @@ def test_reading_leaves_threads_as_they_were(pairs):
 
 def test_held_out_videos_are_not_trained_on(videos):
     training_data = make_data(TrackerOptions(holdout=0.3), videos)
-    held, kept = ({video.name for video in part.videos} for part in (training_data.validation, training_data.train))
-    assert (len(held), len(kept)) == (3, 7)
-    assert not held & kept
+    validation, training = (
+        {video.name for video in part.videos} for part in (training_data.validation, training_data.train)
+    )
+    assert (len(validation), len(training)) == (3, 7)
+    assert not validation & training
     other = make_data(TrackerOptions(holdout=0.3, seed=3), videos)
-    assert {video.name for video in other.validation.videos} == held
+    assert {video.name for video in other.validation.videos} == validation
     assert make_data(TrackerOptions(holdout=0.0), videos).validation is None
     assert make_data(TrackerOptions(limit=4, holdout=0.0), videos).metadata["videos"] == 4
 
 
 @pytest.fixture(scope="session")
 def tracker_run(videos, tmp_path_factory):
-    """A finished run; look, do not touch."""
+    """A finished run; read-only."""
     run = tmp_path_factory.mktemp("runs") / "run"
     assert main(words(videos, run, "--model", "track/siamfc")) == 0
     return run
@@ -235,7 +236,7 @@ def test_tables_leave_trackers_out(tracker_run, capsys):
 
 
 @pytest.mark.parametrize("left", ["name", "videos", "frames", "boxes", "weights"])
-def test_a_record_without_facts_is_one_line(tracker_run, tmp_path, left):
+def test_a_record_without_metadata_is_one_line(tracker_run, tmp_path, left):
     run = shutil.copytree(tracker_run, tmp_path / "run")
     record = json.loads((run / "run.json").read_text())
     del record["facts"][left]
@@ -247,7 +248,7 @@ def test_a_record_without_facts_is_one_line(tracker_run, tmp_path, left):
 def test_a_damaged_frame_is_one_line(videos, tmp_path, capsys):
     other = shutil.copytree(videos, tmp_path / "other")
     for path in other.glob("*/img/0002.png"):
-        path.write_bytes(b"no picture")
+        path.write_bytes(b"no image")
     assert main(words(other, tmp_path / "run", "--pairs", 16)) == 1
     assert_one_line(capsys, "train", "0002.png")
 
@@ -269,7 +270,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_wrong_settings_are_one_line(videos, tmp_path, case, capsys):
+def test_wrong_options_are_one_line(videos, tmp_path, case, capsys):
     arguments, code, message = ERRORS[case]
     assert main(words(videos, tmp_path / "run", *arguments)) == code
     assert_one_line(capsys, "train", message)
@@ -298,9 +299,9 @@ def test_recipe_of_the_paper():
 
 
 def test_command_starts_the_same_run():
-    settings = TrackerOptions(pretrained="resnet50.safetensors", stages=2, zoom=0.3)
-    assert settings.command == (
+    options = TrackerOptions(pretrained="resnet50.safetensors", stages=2, zoom=0.3)
+    assert options.command == (
         "disco train tracker --model track/disco --pretrained resnet50.safetensors --stages 2 --zoom 0.3 "
         "--recipe small --seed 0"
     )
-    assert settings.run_name == "track-disco-small-0"
+    assert options.run_name == "track-disco-small-0"
