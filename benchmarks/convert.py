@@ -70,7 +70,7 @@ def seconds(make: Callable[[], object], repeats: int) -> float:
 
 
 def over_parts(cost: dict[str, Cost], name: str) -> str:
-    """A contender's time over bare convolutions and other layers together, round by round."""
+    """Time relative to plain `F.conv2d` calls and other layers together, in each round."""
     parts = [bare + rest for bare, rest in zip(cost[BARE].seconds, cost[OTHERS].seconds, strict=True)]
     low, median, high = statistics.quantiles([a / b for a, b in zip(cost[name].seconds, parts, strict=True)], n=4)
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
@@ -122,11 +122,11 @@ def main() -> None:
     text = f"""# Converted networks: time
 
 `to_scale_equivariant(net)` at scales 1, sqrt 2 and 2, {SIDE}x{SIDE} images, forward only, in evaluation mode. *Parts*
-are the bare convolutions of the converted network, on ready kernels and inputs, and all its other layers, timed apart:
-about the least that it can cost. What a forward adds is the copy that makes one batch of the scales, and a look whether
-the weights are still those that the kernels were made of; `bake` does without, and folds norms. Every contender runs
-once a round, in changing order; medians of the rounds' ratios, quartiles in brackets. Below 1, the parts took longer
-apart than together. GFLOP by torch's counter, with the making of the kernels.
+are plain `F.conv2d` calls with the stencils of the converted network, on ready kernels and inputs, and all its other
+layers, timed separately: about the lower bound. A forward pass adds the copy that stacks the scales into one batch,
+and a check whether the weights have changed since the kernels were computed; `bake` needs neither, and folds norms.
+Every contender runs once per round, in changing order; medians of the rounds' ratios, quartiles in brackets. Below 1,
+the parts took longer apart than together. GFLOP by torch's counter, including the computation of the kernels.
 
 {provenance(command)}
 

@@ -1,6 +1,6 @@
-"""Equivariance error of every basis on digits and photographs: writes results/equivariance.md.
+"""Equivariance error of every basis on digits and photos: writes results/equivariance.md.
 
-Needs MNIST's files, a folder of photographs and, for the authors' released bases, their tensors as .npz files
+Needs MNIST's files, a folder of photos and, for the authors' released bases, their tensors as .npz files
 (`disco_proxy_size15_eff7.npz`, `disco_proxy_size5_eff3.npz`, key `basis` [F, S, K, K]).
 """
 
@@ -79,7 +79,7 @@ def compare(images: Images, bases: Mapping[str, Basis], scales: Scales, *, paper
     }
     words = ", ".join(f"{min(r):.3f} to {max(r):.3f} on {kind}" for kind, r in ratios.items())
     header = ["basis", "digits", "photos", "taps", *(["paper, its own protocol"] if paper else [])]
-    return f"{table(header, rows, markdown=True)}\n\nRatio of DISCO to DISCO as released, draw by draw: {words}."
+    return f"{table(header, rows, markdown=True)}\n\nRatio of DISCO to DISCO as released, over draws: {words}."
 
 
 def priors(images: Images) -> str:
@@ -92,7 +92,7 @@ def priors(images: Images) -> str:
             row += [mean_and_std(images.errors(basis, scales, kind)) for kind in images.sets]
         rows.append(row)
         print(f"  {' | '.join(row)}", file=sys.stderr, flush=True)
-    return table(["neighbour correlation", "7x7 digits", "7x7 photos", "3x3 digits", "3x3 photos"], rows, markdown=True)
+    return table(["neighbor correlation", "7x7 digits", "7x7 photos", "3x3 digits", "3x3 photos"], rows, markdown=True)
 
 
 def supports(images: Images) -> str:
@@ -124,8 +124,8 @@ def interpolations(images: Images) -> tuple[str, str]:
                 for name, mode in modes.items()
             }
             row = [f"{kernel_size}x{kernel_size}, {prior} prior"]
-            for one, other in (("nearest", "bicubic"), ("bilinear", "bicubic"), ("nearest", "bilinear")):
-                a, b = solved[one].dense(), solved[other].dense()
+            for first, second in (("nearest", "bicubic"), ("bilinear", "bicubic"), ("nearest", "bilinear")):
+                a, b = solved[first].dense(), solved[second].dense()
                 free = [k for k in range(len(scales)) if scales.integer_ratio(k) is None]
                 whole = float((a - b).square().sum() / b.square().sum())
                 part = float((a[:, free] - b[:, free]).square().sum() / b[:, free].square().sum())
@@ -147,14 +147,14 @@ def interpolations(images: Images) -> tuple[str, str]:
 
 def whole_networks(report: Path) -> str:
     """What benchmarks/networks.py wrote at the end of the report."""
-    found = re.search(r"^## Whole networks$.*", report.read_text(), re.M | re.S) if report.exists() else None
-    return f"\n{found[0]}" if found else ""
+    section = re.search(r"^## Whole networks$.*", report.read_text(), re.M | re.S) if report.exists() else None
+    return f"\n{section[0]}" if section else ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mnist", type=Path, required=True, help="folder with t10k-images-idx3-ubyte(.gz)")
-    parser.add_argument("--photos", type=Path, required=True, help="folder of photographs")
+    parser.add_argument("--photos", type=Path, required=True, help="folder of photos")
     parser.add_argument("--released", type=Path, required=True, help="folder with the authors' bases")
     parser.add_argument("--digits", type=int, default=200, help="digits (default 200)")
     parser.add_argument("--out", type=Path, default=Path("results/equivariance.md"))
@@ -219,11 +219,11 @@ TEMPLATE = """\
 
 Eq. 14 of the paper for a lifting convolution with random weights, by the protocol of
 [docs/equivariance.md](../docs/equivariance.md): every ratio of scales once, bicubic rescaling without antialiasing,
-16 random kernels, mean ± standard deviation over {seeds} draws of the weights (the same for all bases, so that
-differences between bases are much more certain than the deviation says). *Digits* are {digits} MNIST test digits,
-scaled by 0.3 to 1 and laid on an empty canvas, no border left out. *Photos* are {photos} grey photographs (256 x 256
-centres), a quarter of the side left out at each end. *Taps* are multiplications per output pixel and channel pair,
-summed over scales. Discrete bases carry the authors' Hermite mixing, all bases are normalised as in their code.
+16 random kernels, mean ± standard deviation over {seeds} draws of the weights (the same for all bases, so differences
+between bases are much more certain than the standard deviation suggests). *Digits* are {digits} MNIST test digits,
+scaled by 0.3 to 1 on an empty canvas, no border left out. *Photos* are {photos} gray photos (256 x 256
+center crops), a quarter of the side left out at each end. *Taps* are multiplications per output pixel and channel pair,
+summed over scales. Discrete bases use the authors' Hermite mixing, all bases are normalized as in their code.
 
 {provenance}
 - Time: {minutes:.0f} minutes
@@ -232,8 +232,8 @@ summed over scales. Discrete bases carry the authors' Hermite mixing, all bases 
 
 {seven}
 
-The paper does not say which images, rescalings, scale pairs and borders its column was measured with, so the columns
-are to be compared within themselves.
+The paper does not say which images, rescalings, scale pairs and borders its column was measured with: compare within
+a column.
 
 ## 3x3 kernels, scales 1, sqrt 2, 2 (the STL-10 setting)
 
@@ -252,12 +252,12 @@ Discrete bases solved for images of different smoothness, default support:
 ## Does the interpolation matter?
 
 The appendix says that bases fitted with nearest, bilinear and bicubic interpolation differ by a relative mean squared
-error below one per cent. Relative squared difference of the solved stencils, all on the same large support; in
+error below one percent. Relative squared difference of the solved stencils, all on the same large support; in
 brackets over all scales, where the exact ones count as equal:
 
 {differences}
 
-And their errors (pixel bases, on the photos) when the image is rescaled in one way or the other:
+And their errors (pixel bases, on the photos) under different rescaling of the image:
 
 {crossed}
 """

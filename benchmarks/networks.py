@@ -1,6 +1,6 @@
 """Equivariance error of whole networks, by the way they go down: writes the end of results/equivariance.md.
 
-Needs a folder of photographs. What stands before the heading "Whole networks" is left as it is.
+Needs a folder of photos. The text before the heading "Whole networks" is kept.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OPERATORS = {
 class Halve(nn.Module):
     """Filter all scales with the same taps and keep every second pixel: [B, C, S, H, W] -> [B, C, S, H/2, W/2].
 
-    An odd number of taps is centred on a pixel, an even one between two, like 2x2 pooling.
+    An odd number of taps is centered on a pixel, an even one between two, like 2x2 pooling.
     """
 
     def __init__(self, taps: Sequence[float]) -> None:
@@ -142,7 +142,7 @@ def cell(errors: Sequence[float]) -> str:
 
 
 def layer_by_layer(photos: SampleImages) -> str:
-    """Every way down: the error after each layer, after projection, and of the centred output."""
+    """For every downsampling: the error after each layer, after projection, and of the zero-mean output."""
     basis = disco(ROOT, BICUBIC)
     rows = []
     for name, way in WAYS.items():
@@ -155,10 +155,10 @@ def layer_by_layer(photos: SampleImages) -> str:
         rows.append([name, *(f"{statistics.mean(errors):.2g}" for errors in zip(*columns, strict=True))])
         progress(rows[-1])
     layers = [f"{layer} (down)" if layer in DOWN_AFTER else str(layer) for layer in range(1, LAYERS + 1)]
-    return table(["way down", *layers, "projected", "centred"], rows, markdown=True)
+    return table(["downsampling", *layers, "projected", "zero-mean"], rows, markdown=True)
 
 
-Errors = dict[str, dict[str, list[float]]]  # way down -> operator -> one error per seed
+Errors = dict[str, dict[str, list[float]]]  # downsampling -> operator -> one error per seed
 
 
 def last_layer(
@@ -186,11 +186,11 @@ def last_layer(
 
 def as_table(measured: Errors) -> str:
     rows = [[name, *map(cell, errors.values())] for name, errors in measured.items()]
-    return table(["way down", *OPERATORS], rows, markdown=True)
+    return table(["downsampling", *OPERATORS], rows, markdown=True)
 
 
 def best_ways(measured: dict[Scales, Errors]) -> str:
-    """For each operator and set of scales the way down with the least error."""
+    """For each operator and set of scales the downsampling with the smallest error."""
     rows = []
     for title in OPERATORS:
         row = [title]
@@ -203,11 +203,11 @@ def best_ways(measured: dict[Scales, Errors]) -> str:
 
 
 def times(errors: Errors, worse: str, better: str) -> str:
-    """How many times the error of another way down: least and largest, over interpolating operators and draws."""
+    """Error relative to another downsampling: smallest and largest, over interpolating operators and draws."""
     ratios = [
-        one / other
+        larger / smaller
         for title in list(OPERATORS)[1:]
-        for one, other in zip(errors[worse][title], errors[better][title], strict=True)
+        for larger, smaller in zip(errors[worse][title], errors[better][title], strict=True)
     ]
     return f"{min(ratios):.2g} to {max(ratios):.2g}"
 
@@ -217,15 +217,15 @@ def progress(row: Sequence[str]) -> None:
 
 
 def spread(photos: SampleImages, count: int) -> SampleImages:
-    """So many pictures from all over the set: those next to each other in a folder are often alike."""
+    """Evenly spaced images of the set: neighbors in a folder are often alike."""
     chosen = torch.linspace(0, len(photos.images) - 1, min(count, len(photos.images))).round().long()
     return photos._replace(images=photos.images[chosen])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, required=True, help="folder of photographs")
-    parser.add_argument("--count", type=int, default=4, help="photographs to take (default 4)")
+    parser.add_argument("--photos", type=Path, required=True, help="folder of photos")
+    parser.add_argument("--count", type=int, default=4, help="number of photos (default 4)")
     parser.add_argument("--out", type=Path, default=Path("results/equivariance.md"))
     options = parser.parse_args()
     start = time.monotonic()
@@ -276,27 +276,27 @@ def main() -> None:
 TEMPLATE = """\
 {heading}
 
-A layer can be exact and the network still not. Here are networks of six layers, a lift and five scale convolutions,
-16 channels, 3x3 kernels, each followed by ReLU, with their default random weights and reflection padding. There is no
-batch norm: in evaluation it is an affine map of each channel, which commutes with rescaling. After layers 2 and 4 the
-network goes down by two, in one of many ways. Eq. 14 by the protocol above, on {photos} of the photos, in float32; mean
-± standard deviation over {seeds} draws of the weights. Draws differ much, but all ways down see the same ones. Discrete
-bases are solved for the rescaling that is measured with, growing windows and blurs for bicubic.
+A layer can be exact while the network is not. These networks have six layers, a lift and five scale convolutions, 16
+channels, 3x3 kernels, each followed by ReLU, with their default random weights and reflection padding. There is no
+batch norm: in evaluation mode it is an affine map of each channel, which commutes with rescaling. After layers 2 and
+4 the network downsamples by two, with one of many methods. Eq. 14 by the protocol above, on {photos} of the photos, in
+float32; mean ± standard deviation over {seeds} draws of the weights. Draws differ a lot, but all methods use the same
+ones. Discrete bases are solved for the rescaling that is measured, growing windows and blurs for bicubic.
 
 {provenance}
 - Time: {minutes:.0f} minutes
 
-*Growing* windows and blurs are enlarged with the scale as kernels are; all others have one size at all scales. The
-growing blur is [1, 2, 1] along rows and columns; with the 2x2 average after it, it is `ScaleBlurPool2d`. Of the other
-blurs, which keep every second pixel, [1, 2, 1] is centred on a pixel and [1, 3, 3, 1] between two, as 2x2 windows
-are. A maximum with a blur after it is taken at every pixel. *Rescaling itself* filters as the measured operator does
+*Growing* windows and blurs are enlarged with the scale like kernels; all others have one size at all scales. The
+growing blur is [1, 2, 1] along rows and columns; followed by the 2x2 average it is `ScaleBlurPool2d`. Of the other
+blurs, which keep every second pixel, [1, 2, 1] is centered on a pixel and [1, 3, 3, 1] between two, like 2x2 windows.
+A maximum followed by a blur is taken at every pixel. *Rescaling itself* filters as the measured operator does
 when it halves an image: not at all for nearest, a 2x2 average for bilinear.
 
 ### Layer by layer
 
-DISCO, scales 1, sqrt 2, 2, bicubic; means. Going down counts with the layer before it. *Projected* is the maximum over
-scales after layer 6. *Centred* is layer 6 without the mean of each map, which is most of its norm after ReLU and which
-every way down keeps; the order of the ways is much the same.
+DISCO, scales 1, sqrt 2, 2, bicubic; means. Downsampling counts with the layer before it. *Projected* is the maximum
+over scales after layer 6. *Zero-mean* is layer 6 without the mean of each map, which is most of its norm after ReLU
+and which every downsampling preserves; the order of the methods is much the same.
 
 {layers}
 
@@ -308,29 +308,29 @@ every way down keeps; the order of the ways is much the same.
 
 {powers}
 
-### Which way down
+### Which downsampling
 
-The least error of all that go down:
+The smallest error of all networks that downsample:
 
 {best}
 
-In what follows, ratios are the least and the largest over draws and over the three operators that interpolate, for
+In what follows, ratios are the smallest and the largest over draws and over the three operators that interpolate, for
 the scales 1, sqrt 2, 2 and in brackets for 1, 2, 4.
 
-- Nearest rescaling checks the code: with integer scales all ways of growing windows and subsampling alone are exact.
-- Where rescaling interpolates, the corner of an image stays and its first pixel does not: what halves a map must be
-  centred between two pixels. Strided convolution is half a pixel off and has {strided_root} ({strided_powers}) times
+- Nearest rescaling checks the code: with integer scales growing windows and plain subsampling are exact.
+- Where rescaling interpolates, the corner of an image stays in place and its first pixel does not: downsampling must be
+  centered between two pixels. Strided convolution is half a pixel off and has {strided_root} ({strided_powers}) times
   the error of the 2x2 average; the blur on a pixel has {odd_root} ({odd_powers}) times that of the blur between
-  pixels. Growing 2x2 windows keep their first pixel in place instead of their centre, so they are off as well.
+  pixels. Growing 2x2 windows keep their first pixel in place instead of their center, so they are off as well.
 - The growing blur before the 2x2 average divides the error of the average by {gain_root} ({gain_powers}). It is one
-  more equivariant layer, and takes away what ReLU made too fine for the next grid; at scale 1 the two together are
-  [1, 3, 3, 1]. That blur at all scales alike gains far less, or loses. A network that does not go down gains by the
-  growing blur, too.
+  more equivariant layer, and removes detail from ReLU that is too fine for the next grid; at scale 1 the two together
+  are [1, 3, 3, 1]. The same blur at all scales gains far less, or loses. A network without downsampling also gains
+  from the growing blur.
 - A maximum costs more than the average in the same place. Taken in growing windows at every pixel, then blurred and
   averaged, it divides the error of the 2x2 maximum by {maximum_root} ({maximum_powers}).
 
-So the best way down where rescaling interpolates is convolution, ReLU, `ScaleBlurPool2d`; where it is plain
-subsampling, the growing blur and every second pixel, or any exact way.
+So the best downsampling where rescaling interpolates is convolution, ReLU, `ScaleBlurPool2d`; where it is plain
+subsampling, the growing blur and every second pixel, or any exact method.
 
 ### Hermite after layer 6
 
@@ -344,10 +344,11 @@ Scales 1, 2, 4:
 
 {hermite_powers}
 
-On the narrow stencils the functions are cut off, most at scale 1. That error of the basis adds up from layer to layer
-and hides the way down. On the wide ones little of it is left, for many more taps. Kernels are then smooth and 7x7
-already at scale 1, which leaves less for the way down to spoil: with the plain average the error is below that of
+On the narrow stencils the functions are truncated, most at scale 1. That error of the basis accumulates from layer to
+layer and hides the effect of downsampling. On the wide ones little of it is left, for many more taps. Kernels are then
+smooth and 7x7 already at scale 1, so downsampling does less damage: with the plain average the error is below that of
 DISCO where rescaling interpolates. The growing blur helps there as well.
+
 """
 
 

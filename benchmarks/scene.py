@@ -1,6 +1,6 @@
 """How well maps of a frozen network move along the scales, stage by stage, and what a scale field costs.
 
-Prints tables for results/scene.md; those of the read-outs are made by `disco test scene`.
+Prints tables for results/scene.md; those of the readouts are printed by `disco test scene`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from scale_disco.tasks.scene.networks import SCALES, Backbone, Stages, create
 
 CHOICES = {
     "as-is: the plain conversion": {},
-    "max pools that grow": {"pooling": "growing"},
+    "growing max pools": {"pooling": "growing"},
     "stencils and images for shrinking with a filter": {"antialias": True},
     "both (the backbone `shift`)": {"pooling": "growing", "antialias": True},
 }
 STEPS = (1, 2, 3, 4)  # of the scales, a quarter of an octave each
-GRID = (3, 4)  # windows of a picture
+GRID = (3, 4)  # windows of an image
 
 
 class Taps(torch.nn.Module):
@@ -69,21 +69,23 @@ def windows(net: torch.nn.Module, normal: Backbone, image: Tensor) -> list[Tenso
         maps = net(x)
     count = len(SCALES)
     return [
-        F.adaptive_avg_pool2d(one[0].transpose(0, 1), GRID).permute(2, 3, 1, 0).reshape(-1, one.shape[1], count)
-        for one in maps
+        F.adaptive_avg_pool2d(response[0].transpose(0, 1), GRID)
+        .permute(2, 3, 1, 0)
+        .reshape(-1, response.shape[1], count)
+        for response in maps
     ]
 
 
 def shift_errors(net: torch.nn.Module, normal: Backbone, images: list[Tensor]) -> list[list[float]]:
-    """For every tap and step: how far profiles are from those of the shrunk image, in deviations of a channel."""
+    """For every tap and step: distance of profiles from those of the shrunk image, in stds of a channel."""
     errors: list[list[list[float]]] = [[[] for _ in STEPS] for _ in range(3)]
     for image in images:
         whole = windows(net, normal, image)
         for column, step in enumerate(STEPS):
             small = windows(net, normal, resample(image, SCALES[0] / SCALES[step], antialias=True))
             for tap, (large, little) in enumerate(zip(whole, small, strict=True)):
-                deviation = large.std(0).mean(1, keepdim=True) + 1e-6
-                off = (little[..., : len(SCALES) - step] - large[..., step:]).abs() / deviation
+                std = large.std(0).mean(1, keepdim=True) + 1e-6
+                off = (little[..., : len(SCALES) - step] - large[..., step:]).abs() / std
                 errors[tap][column].append(off.mean().item())
     return [[statistics.fmean(values) for values in row] for row in errors]
 
@@ -99,7 +101,7 @@ def reset_peak() -> None:
 
 
 def field_costs(pretrained: str, photo: Path, sides: list[int], repeats: int) -> list[list[str]]:
-    """Seconds and memory of the field of one photograph in several sizes, every size once a round."""
+    """Seconds and memory of the scale field of one photo in several sizes, every size once per round."""
     estimator = create("shift", pretrained=pretrained)
     whole = read_image(photo).float()[None]
     shapes = [(side, side * 3 // 4) for side in sides]
@@ -117,16 +119,16 @@ def field_costs(pretrained: str, photo: Path, sides: list[int], repeats: int) ->
     medians = [statistics.median(some) for some in times]
     each = [median / (width * height) for median, (width, height) in zip(medians, shapes, strict=True)]
     return [
-        [f"{width} x {height}", f"{median:.1f}", f"{one / each[0]:.2f}", f"{most:.1f}"]
-        for (width, height), median, one, most in zip(shapes, medians, each, peaks, strict=True)
+        [f"{width} x {height}", f"{median:.1f}", f"{ratio / each[0]:.2f}", f"{most:.1f}"]
+        for (width, height), median, ratio, most in zip(shapes, medians, each, peaks, strict=True)
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, required=True, help="folder of photographs")
+    parser.add_argument("--photos", type=Path, required=True, help="folder of photos")
     parser.add_argument("--pretrained", required=True, help="weights of a ResNet-50")
-    parser.add_argument("--count", type=int, default=6, help="photographs, spread over the folder")
+    parser.add_argument("--count", type=int, default=6, help="number of photos, spread over the folder")
     parser.add_argument("--sides", nargs="+", type=int, default=[320, 640, 1280], help="widths, three quarters high")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -155,13 +157,13 @@ def main() -> None:
     )
     text = f"""{provenance(command)}
 
-## Stage by stage
+## Error by stage
 
 {table(header, rows, markdown=True)}
 
 ## Time and memory
 
-{table(["picture", "s", "s a pixel, over the first", "GB at most"], costs, markdown=True)}
+{table(["image", "s", "s per pixel, relative to the first", "peak GB"], costs, markdown=True)}
 """
     with written_atomically(given.output) as draft:
         draft.write_text(text)

@@ -34,7 +34,7 @@ PAPER = {
 }
 WRN, DISCO = "stl10/wrn", "stl10/disco"
 DENSE = "stl10/disco, dense reference"
-DIRECT = "stl10/disco, without tiles"
+DIRECT = "stl10/disco, without Winograd"
 AUGMENTATION = "augmentation"
 
 
@@ -106,8 +106,8 @@ def counted(steps: Mapping[str, Step], done: Callable[[], None]) -> dict[str, St
     return {name: told(step) for name, step in steps.items()}
 
 
-def ratio(one: Cost, other: Cost) -> str:
-    median, low, high = one.ratio(other)
+def ratio(cost: Cost, reference: Cost) -> str:
+    median, low, high = cost.ratio(reference)
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
@@ -174,17 +174,17 @@ def main() -> None:
 TEMPLATE = """\
 # Training steps of the networks of Table 2
 
-WRN-{depth}-{width} and its relatives: forward and backward, in training mode with dropout. A step has {batch} images of
-{side}x{side} pixels. Every network runs once a round, in changing order, and times are compared within a round: medians
-of {repeats} rounds, quartiles in brackets. The paper's column is seconds per epoch, on a GPU, in its authors'
-implementations. Operations are those of the forward pass of one image, by torch's counter; memory is what torch holds
-at the peak of a step beyond what was there before it. *Dense reference* is the same DISCO network in the paper's
-packing: one convolution with zero-filled kernels for all scales.
+WRN-{depth}-{width} and its relatives: forward and backward pass, in training mode with dropout. A step has {batch}
+images of {side}x{side} pixels. Every network runs once per round, in changing order, and times are compared within a
+round: medians of {repeats} rounds, quartiles in brackets. The paper's column is seconds per epoch, on a GPU, with its
+authors' implementations. Operations are those of the forward pass of one image, by torch's counter; memory is what
+torch allocates at the peak of a step beyond what was there before it. *Dense reference* is the same DISCO network in
+the paper's packing: one convolution with zero-filled kernels for all scales.
 
-- DISCO over WRN: {slower}
-- Dense reference over DISCO: {faster}
-- DISCO without Winograd's tiles over DISCO: {tiles}; tiles change its scores by {rounding} of their size
-- Augmentation of the images of a step, over the step of WRN: {waiting}
+- DISCO relative to WRN: {slower}
+- Dense reference relative to DISCO: {faster}
+- DISCO without Winograd relative to DISCO: {tiles}; Winograd changes its scores by a relative {rounding}
+- Augmentation of the images of a step, relative to the step of WRN: {waiting}
 
 {provenance}
 

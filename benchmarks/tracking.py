@@ -30,27 +30,27 @@ from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.evaluation import Score, mean_score, run, score, varies_in_scale
 from scale_disco.tasks.tracking.plots import plot_sizes, plot_success
 
-FROZEN, TRUTH = "the first box for ever", "truth"
+STATIC, TRUTH = "static-box baseline", "truth"
 SHOWN = {"zoom": 1, "otb": 2}  # videos whose sizes are drawn: those that change most
 # Name of a row: whose weights, network, mode, motion.
 ROWS: dict[str, tuple[str, str, str, str]] = {
     "SiamFC+, size fixed": ("siamfc", "siamfc+", "fixed", "default"),
-    "SiamFC+, three views": ("siamfc", "siamfc+", "pyramid", "default"),
-    "SiamFC+, three views, OTB-2015's motion": ("siamfc", "siamfc+", "pyramid", "siamfc+-otb2015"),
-    "DISCO, one view": ("disco", "disco", "axis", "axis"),
-    "DISCO, one view, weights of SiamFC+": ("siamfc", "disco", "axis", "axis"),
+    "SiamFC+, three crops": ("siamfc", "siamfc+", "pyramid", "default"),
+    "SiamFC+, three crops, OTB-2015's motion": ("siamfc", "siamfc+", "pyramid", "siamfc+-otb2015"),
+    "DISCO, one crop": ("disco", "disco", "axis", "axis"),
+    "DISCO, one crop, weights of SiamFC+": ("siamfc", "disco", "axis", "axis"),
 }
 ONLY_ON = {  # to save hours
-    "DISCO, one view, weights of SiamFC+": "zoom",
-    "SiamFC+, three views": "zoom",
+    "DISCO, one crop, weights of SiamFC+": "zoom",
+    "SiamFC+, three crops": "zoom",
 }
 TRAINED = """\
-Both networks start from the same ImageNet weights (a ResNet-50 of Caffe) and see the same pairs of views, from {} of
-`disco data zoom --pictures MASTERS --out ZOOM`. MASTERS were 34 photographs and 300 small pictures of scenes; objects
-and backgrounds of the test are of pictures that training has not. Pictures of roads, and those of a set of rooms, were
-kept together in a folder each; that of roads was named such that it falls into training, before any tracker had run,
-since it would have filled the test. SiamFC+ has two settings of motion that it is known for. How much of a change of
-size DISCO believes by its likeness was chosen with a look at four of the zooming and four of the real sequences below;
+Both networks start from the same ImageNet weights (a ResNet-50 of Caffe) and see the same pairs of crops, from {} of
+`disco data zoom --pictures MASTERS --out ZOOM`. MASTERS were 34 photos and 300 small images of scenes; objects
+and backgrounds of the test are from images that are not in training. Images of roads, and those of a set of rooms, were
+kept together in one folder each; that of roads was named such that it falls into training, before any tracker had run,
+since it would have filled the test. SiamFC+ has two published sets of motion hyper-parameters. The damping of changes
+of size by similarity in DISCO was chosen by looking at four of the zooming and four of the real sequences below;
 nothing else was."""
 SPEED_FRAMES = 12  # of each of three videos
 
@@ -58,7 +58,7 @@ SPEED_FRAMES = 12  # of each of three videos
 def main() -> None:
     options = parsed()
     torch.set_num_threads(options.threads)
-    wanted = [name for name in (FROZEN, *ROWS) if not options.only or name in options.only]
+    wanted = [name for name in (STATIC, *ROWS) if not options.only or name in options.only]
     parts = []
     shown: dict[str, dict[str, list[float]]] = {}
     for title, root in (("zoom", options.zoom), ("otb", options.otb)):
@@ -66,15 +66,15 @@ def main() -> None:
             continue
         videos = read_sequences(root)
         names = [name for name in wanted if ONLY_ON.get(name, title) == title]
-        found = {name: evaluated(options, name, title, videos) for name in names}
+        all_scores = {name: evaluated(options, name, title, videos) for name in names}
         if options.only:
             continue
-        parts.append(zoom_part(found, videos) if title == "zoom" else otb_part(found, videos))
-        draw(found, title, options.pictures)
+        parts.append(zoom_part(all_scores, videos) if title == "zoom" else otb_part(all_scores, videos))
+        draw(all_scores, title, options.figures)
         shown |= sizes(options, title, videos)
     if options.only:
         return
-    save_figure(plot_sizes(shown, TRUTH, "DISCO, one view"), options.pictures / "tracking_sizes.png")
+    save_figure(plot_sizes(shown, TRUTH, "DISCO, one crop"), options.figures / "tracking_sizes.png")
     parts.insert(0, speed_part(options))
     call = "python benchmarks/tracking.py " + " ".join(
         f"--{name} {place}"
@@ -97,14 +97,14 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="ROW", help="track for these rows and stop; see ROWS")
     parser.add_argument("--on", choices=["zoom", "otb"], help="with --only: on these videos alone")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--pictures", type=Path, default=Path("docs"), help="folder of the success plots")
+    parser.add_argument("--figures", "--pictures", type=Path, default=Path("docs"), help="folder of the success plots")
     parser.add_argument("--out", type=Path, default=Path("results/tracking.md"))
     return parser.parse_args()
 
 
 def opened(options: argparse.Namespace, name: str) -> tuple[Tracker, str]:
     """A tracker, and what tells it from others."""
-    if name == FROZEN:
+    if name == STATIC:
         return StaticBoxTracker(), name
     whose, network, mode, motion = ROWS[name]
     if whose == network.rstrip("+"):
@@ -145,11 +145,11 @@ class Ticker:
             print(f"{self.label}: {done} of {total} frames, {left:.0f} s left", file=sys.stderr, flush=True)
 
 
-def over(found: dict[str, Score], videos: Sequence[Video], chosen: Callable[[Video], bool]) -> Score:
-    return mean_score([found[video.name] for video in videos if chosen(video)])
+def over(all_scores: dict[str, Score], videos: Sequence[Video], chosen: Callable[[Video], bool]) -> Score:
+    return mean_score([all_scores[video.name] for video in videos if chosen(video)])
 
 
-def zoom_part(found: dict[str, dict[str, Score]], videos: Sequence[Video]) -> str:
+def zoom_part(all_scores: dict[str, dict[str, Score]], videos: Sequence[Video]) -> str:
     kinds = {
         "static": lambda video: video.name.startswith("static"),
         "zooming": lambda video: video.name.startswith(("walk", "step")),
@@ -157,38 +157,39 @@ def zoom_part(found: dict[str, dict[str, Score]], videos: Sequence[Video]) -> st
     }
     header = ["tracker", *(f"AUC, {kind}" for kind in kinds), *(f"scale error, {kind}" for kind in kinds), "precision"]
     rows = []
-    for name, scores in found.items():
+    for name, scores in all_scores.items():
         parts = [over(scores, videos, chosen) for chosen in kinds.values()]
-        cells = [f"{one.auc:.3f}" for one in parts] + [f"{one.scale_error:.3f}" for one in parts]
+        cells = [f"{score.auc:.3f}" for score in parts] + [f"{score.scale_error:.3f}" for score in parts]
         rows.append([name, *cells, f"{over(scores, videos, lambda _: True).precision_20:.3f}"])
     counts = ", ".join(f"{sum(map(chosen, videos))} {kind}" for kind, chosen in kinds.items())
     frames = sum(len(video.frames) for video in videos)
     return (
-        f"## Synthetic sequences that zoom\n\n{len(videos)} held-out sequences ({counts}), {frames} frames, textures "
-        "that no training sequence has. Scale error: mean |log2| of the found over the true sqrt(w h), in octaves. "
-        "Precision: the part of frames whose centre is at most 20 pixels off.\n\n" + table(header, rows, markdown=True)
+        f"## Zooming sequences\n\n{len(videos)} held-out synthetic sequences ({counts}), {frames} frames, with "
+        "textures not used in training. Scale error: mean |log2| of the ratio of estimated to true sqrt(w h), in octaves. "
+        "Precision: fraction of frames whose center is at most 20 pixels off.\n\n" + table(header, rows, markdown=True)
     )
 
 
-def otb_part(found: dict[str, dict[str, Score]], videos: Sequence[Video]) -> str:
+def otb_part(all_scores: dict[str, dict[str, Score]], videos: Sequence[Video]) -> str:
     groups = {"all": lambda _: True, "scale variation": varies_in_scale}
     header = ["tracker", "AUC", "precision", "scale error", "AUC, scale variation", "scale error, scale variation"]
     rows = []
-    for name, scores in found.items():
+    for name, scores in all_scores.items():
         every, varying = (over(scores, videos, chosen) for chosen in groups.values())
         cells = [every.auc, every.precision_20, every.scale_error, varying.auc, varying.scale_error]
         rows.append([name, *(f"{cell:.3f}" for cell in cells)])
     each = [
-        [name, *(f"{one.auc:.2f} / {one.scale_error:.2f}" for one in scores.values())] for name, scores in found.items()
+        [name, *(f"{score.auc:.2f} / {score.scale_error:.2f}" for score in scores.values())]
+        for name, scores in all_scores.items()
     ]
     names = ", ".join(video.name for video in videos)
     return (
         f"## Real sequences of OTB\n\n{len(videos)} sequences of OTB-2013 ({names}), "
         f"{sum(len(video.frames) for video in videos)} frames, {sum(map(varies_in_scale, videos))} of the sequences "
-        "with OTB's attribute of scale variation. Ten of 51 targets, chosen for the size of their files: not an "
-        "OTB-2013 score, and not to be compared with the paper's 0.68 (DISCO), 0.68 (SE-SiamFC+) and 0.67 (SiamFC+), "
+        "with OTB's attribute scale variation. Ten of 51 targets, chosen for the size of their files: not an "
+        "OTB-2013 score, and not comparable with the paper's 0.68 (DISCO), 0.68 (SE-SiamFC+) and 0.67 (SiamFC+), "
         f"whose networks were trained on GOT-10k.\n\n{table(header, rows, markdown=True)}\n\n"
-        "AUC and scale error of each:\n\n" + table(["tracker", *found[FROZEN]], each, markdown=True)
+        "AUC and scale error of each sequence:\n\n" + table(["tracker", *all_scores[STATIC]], each, markdown=True)
     )
 
 
@@ -206,11 +207,11 @@ def speed_part(options: argparse.Namespace) -> str:
     plus, disco = (create_model(f"track/{name}", pretrained=options.weights) for name in ("siamfc+", "disco"))
     hermite = create_model("track/se-siamfc+", pretrained=options.weights)
     trackers = {
-        "SiamFC+, three views": SiameseTracker(plus, "pyramid"),
-        "SE-SiamFC+, dense kernels, three views": dense,
-        "SE-SiamFC+, ours, three views": SiameseTracker(hermite, "pyramid"),
-        "DISCO, three views": SiameseTracker(disco, "pyramid"),
-        "DISCO, one view": SiameseTracker(disco, "axis"),
+        "SiamFC+, three crops": SiameseTracker(plus, "pyramid"),
+        "SE-SiamFC+, dense kernels, three crops": dense,
+        "SE-SiamFC+, ours, three crops": SiameseTracker(hermite, "pyramid"),
+        "DISCO, three crops": SiameseTracker(disco, "pyramid"),
+        "DISCO, one crop": SiameseTracker(disco, "axis"),
         "SiamFC+, size fixed": SiameseTracker(plus, "fixed"),
     }
     times: dict[str, list[float]] = {name: [] for name in trackers}
@@ -223,24 +224,25 @@ def speed_part(options: argparse.Namespace) -> str:
                 start = time.perf_counter()
                 tracker.update(frame)
                 times[name].append(time.perf_counter() - start)
-    first = times["SiamFC+, three views"]
-    paper = {"SiamFC+, three views": "56", "SE-SiamFC+, dense kernels, three views": "14", "DISCO, three views": "28"}
+    first = times["SiamFC+, three crops"]
+    paper = {"SiamFC+, three crops": "56", "SE-SiamFC+, dense kernels, three crops": "14", "DISCO, three crops": "28"}
     rows = []
     for name, seconds in times.items():
         low, ratio, high = statistics.quantiles([a / b for a, b in zip(first, seconds, strict=True)], n=4)
         fps = 1 / statistics.median(seconds)
         rows.append([name, f"{fps:.1f}", f"{ratio:.2f} ({low:.2f}-{high:.2f})", paper.get(name, "")])
     faster = [
-        a / b for a, b in zip(times["SE-SiamFC+, dense kernels, three views"], times["DISCO, three views"], strict=True)
+        a / b for a, b in zip(times["SE-SiamFC+, dense kernels, three crops"], times["DISCO, three crops"], strict=True)
     ]
     low, ratio, high = statistics.quantiles(faster, n=4)
-    header = ["tracker", "frames per second", "over SiamFC+ (quartiles)", "paper's frames per second"]
+    header = ["tracker", "frames per second", "relative to SiamFC+ (quartiles)", "paper's frames per second"]
     return (
         f"## Speed\n\n{len(first)} frames of three sequences, every tracker in turn on each frame, {options.threads} "
-        "threads; medians, and ratios frame by frame. Without reading images or the first frame. SE-SiamFC+ on "
-        "dense kernels runs as in the authors' code, with kernels made anew, norms apart and a batch of views; others "
+        "threads; medians, and ratios per frame. Without reading images or the first frame. SE-SiamFC+ on "
+        "dense kernels runs as in the authors' code, with kernels computed every time, separate "
+        "norms and a batch of crops; others "
         f"are baked. The paper's: a GTX 1080 Ti.\n\n{table(header, rows, markdown=True)}\n\n"
-        f"DISCO with three views is {ratio:.2f} ({low:.2f}-{high:.2f}) times as fast as SE-SiamFC+ on dense kernels "
+        f"DISCO with three crops is {ratio:.2f} ({low:.2f}-{high:.2f}) times as fast as SE-SiamFC+ on dense kernels "
         "(the paper: 2)."
     )
 
@@ -255,8 +257,8 @@ def training_part(options: argparse.Namespace) -> str:
         errors = [row["validation error"] for row in record["epochs"]]
         lines.append(
             f"- `{options_of(record).command.replace(str(options.weights), 'RESNET50')} --data ZOOM/train`: "
-            f"{seconds / 60:.0f} minutes beside other work ({record['machine']}); share of validation pairs missed by "
-            "more than a cell: "
+            f"{seconds / 60:.0f} minutes next to other work ({record['machine']}); fraction of validation "
+            "pairs missed by more than one cell: "
             f"{errors[0]:.0%} after the first epoch, {errors[-1]:.0%} after the last"
         )
     return "\n\n".join(["## Training", TRAINED.format(counted(options.zoom.parent / "train")), "\n".join(lines)])
@@ -274,10 +276,10 @@ def sizes(options: argparse.Namespace, title: str, videos: Sequence[Video]) -> d
     drawn: dict[str, dict[str, list[float]]] = {}
     for video in chosen:
         drawn[video.name] = {TRUTH: side(video.boxes).tolist()}
-        for name in ("SiamFC+, three views, OTB-2015's motion", "DISCO, one view"):
+        for name in ("SiamFC+, three crops, OTB-2015's motion", "DISCO, one crop"):
             tracker, fingerprint = opened(options, name)
-            found = run(tracker, [video], folder_of(options, name, title), fingerprint=fingerprint)
-            drawn[video.name][name] = side(found[video.name].boxes).tolist()
+            result = run(tracker, [video], folder_of(options, name, title), fingerprint=fingerprint)
+            drawn[video.name][name] = side(result[video.name].boxes).tolist()
     return drawn
 
 
@@ -285,11 +287,11 @@ def side(boxes: Tensor) -> Tensor:
     return boxes[:, 2:].prod(1).sqrt()
 
 
-def draw(found: dict[str, dict[str, Score]], title: str, folder: Path) -> None:
-    means = {name: mean_score(list(scores.values())) for name, scores in found.items()}
-    curves = {name: (one.success.tolist(), one.precision.tolist()) for name, one in means.items()}
+def draw(all_scores: dict[str, dict[str, Score]], title: str, folder: Path) -> None:
+    means = {name: mean_score(list(scores.values())) for name, scores in all_scores.items()}
+    curves = {name: (score.success.tolist(), score.precision.tolist()) for name, score in means.items()}
     what = {"zoom": "Held-out sequences that zoom", "otb": "Ten sequences of OTB-2013"}[title]
-    save_figure(plot_success(curves, "DISCO, one view", what), folder / f"tracking_{title}.png")
+    save_figure(plot_success(curves, "DISCO, one crop", what), folder / f"tracking_{title}.png")
 
 
 if __name__ == "__main__":

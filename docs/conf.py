@@ -58,7 +58,7 @@ nitpick_ignore_regex = [
     ("py:obj", r".*"),
     (
         "py:.*",
-        r"(torch|numpy|np|matplotlib|PIL|lightning|huggingface_hub|collections|contextlib|fractions|pathlib|os|typing|argparse)(\..*)?",
+        r"(torch|numpy|np|matplotlib|PIL|lightning|huggingface_hub|collections|contextlib|dataclasses|fractions|pathlib|os|typing|argparse)(\..*)?",
     ),
     # Types of fields, which are unqualified names there, and aliases.
     ("py:class", r"Tensor|Figure|Image|Path|Fraction|LabeledDataset|Dataset|Box|nn\.Module"),

@@ -87,6 +87,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tests/golden.py": ('"facts"',),
     "docs/convert.md": ('downsampling="centred"',),
     "results/tracking.md": ("--pictures MASTERS",),
+    "benchmarks/tracking.py": ("--pictures",),
+    "benchmarks/scene.py": ("normal.deviation",),
+    "benchmarks/zoom_robustness.py": ('"centred"',),
     "results/zoom_robustness.md": ('downsampling="centred"', "| centred "),
     "src/scale_disco/tasks/stl10/folder.py": ("pictures 1",),  # format of cache files
     "tests/tasks/stl10/test_folder.py": ("pictures 1", "pictures 2"),
