@@ -1,7 +1,7 @@
-# Every target sets up what it needs: a Python >= 3.11 and make are enough.
+# Every target sets up what it needs; Python >= 3.11 and make are enough.
 PYTHON ?= python3
 BIN := .venv/bin
-# Processes of the test suite, each of which may hold two gigabytes.
+# Processes of the test suite; each may use two gigabytes of memory.
 WORKERS ?= 2
 EXTRAS := train,plot,video,demo,onnx,hub,docs,dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
@@ -9,13 +9,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-slow reliability check docs format clean
 
-demo: .venv/ready  ## everything once, in minutes, and a report for the browser
+demo: .venv/ready  ## run everything once, in minutes, and write an HTML report
 	$(BIN)/disco quickstart
 
-test: .venv/ready  ## the test suite, in several processes of one thread each
+test: .venv/ready  ## run the test suite, in several processes of one thread each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-test-slow: .venv/ready  ## the long suites
+test-slow: .venv/ready  ## run the long suites
 	$(BIN)/python -m pytest -m slow
 
 reliability: .venv/ready  ## run the long suites: kills, malformed files, numbers, long runs; print their figures
@@ -27,7 +27,7 @@ check: .venv/ready  ## format, lint, types, import graph, links
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_structure.py
 
-docs: .venv/ready  ## the documentation, as pages in build/docs; a warning is an error
+docs: .venv/ready  ## build the documentation in build/docs; a warning is an error
 	$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees -c docs . build/docs
 	@echo "built build/docs/index.html"
 
@@ -38,7 +38,7 @@ format: .venv/ready
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# Built once; built anew when the dependencies change. torch goes first, so that its pin is never reconsidered.
+# Rebuilt when the dependencies change. torch is installed first, so that its pin is not changed later.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("scale-disco needs Python >= 3.11, got " + sys.version.split()[0])'
 	$(PYTHON) -m venv .venv

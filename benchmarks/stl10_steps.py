@@ -55,7 +55,7 @@ def training_step(net: nn.Module, images: Tensor, labels: Tensor) -> Step:
 
 
 def directly(step: Step) -> Step:
-    """The same step without Winograd's tiles."""
+    """The same step without Winograd convolution."""
 
     def run() -> None:
         with functional.direct():
@@ -65,9 +65,9 @@ def directly(step: Step) -> Step:
 
 
 def rounding(net: nn.Module, images: Tensor) -> float:
-    """How far tiles change the scores of a network, over their size."""
+    """Relative change of the scores of a network by Winograd convolution."""
     net.eval()
-    with torch.enable_grad():  # where tiles are used most
+    with torch.enable_grad():  # Winograd is used most in training
         scores = net(images)
         with functional.direct():
             plain = net(images)

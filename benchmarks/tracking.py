@@ -165,7 +165,8 @@ def zoom_part(all_scores: dict[str, dict[str, Score]], videos: Sequence[Video]) 
     frames = sum(len(video.frames) for video in videos)
     return (
         f"## Zooming sequences\n\n{len(videos)} held-out synthetic sequences ({counts}), {frames} frames, with "
-        "textures not used in training. Scale error: mean |log2| of the ratio of estimated to true sqrt(w h), in octaves. "
+        "textures not used in training. Scale error: mean |log2| of the ratio of estimated to true sqrt(w h), in "
+        "octaves. "
         "Precision: fraction of frames whose center is at most 20 pixels off.\n\n" + table(header, rows, markdown=True)
     )
 

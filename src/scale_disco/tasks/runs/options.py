@@ -90,7 +90,7 @@ class RunOptions:
 
     @property
     def full_recipe(self) -> Recipe:
-        """The recipe of this run: the named one, with the values that other options override."""
+        """The recipe of this run, the named one with the values that other options override."""
         values = {theirs: getattr(self, ours, None) for ours, theirs in _OVERRIDES.items()}
         return dataclasses.replace(
             self.base_recipe, **{name: value for name, value in values.items() if value is not None}

@@ -55,7 +55,7 @@ def center_distance(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def scale_error(boxes: Tensor, others: Tensor) -> Tensor:
-    """Return |log2| of the ratio of scales sqrt(w h), of at least one pixel: [N, 4], [N, 4] -> [N] in octaves.
+    """Return abs(log2) of the ratio of scales sqrt(w h), of at least one pixel: [N, 4], [N, 4] -> [N] in octaves.
 
     Example:
         >>> scale_error(torch.tensor([[0.0, 0, 2, 8]]), torch.tensor([[5.0, 5, 2, 2]]))
@@ -95,7 +95,7 @@ class Score:
 
     @property
     def auc(self) -> float:
-        """Area under the success curve: the mean over its thresholds."""
+        """Area under the success curve, the mean over its thresholds."""
         return float(self.success.mean())
 
     @property
