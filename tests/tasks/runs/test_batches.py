@@ -57,7 +57,7 @@ def test_processes_share_every_batch():
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_parts_of_a_batch_weigh_as_much_as_their_images(world):
+def test_micro_batches_are_weighted_by_their_images(world):
     whole = batches()
     parts = [batches(parts=3, rank=rank, world=world) for rank in range(world)]
     for index, batch in enumerate(whole[:-1]):  # the last is too small for all of them
@@ -68,7 +68,7 @@ def test_parts_of_a_batch_weigh_as_much_as_their_images(world):
         torch.testing.assert_close(weighted, mean(batch))
 
 
-def test_augmentation_scales_every_image_anew():
+def test_augmentation_scales_every_image():
     once, again = images(batches(epoch=0, augment=True)), images(batches(epoch=0, augment=True))
     assert torch.equal(once, again)
     plain = images(batches(epoch=0))

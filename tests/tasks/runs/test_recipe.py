@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scale_disco.tasks.mnist_scale.training import RECIPES, MnistScaleOptions
+from scale_disco.tasks.mnist_scale.training import RECIPES
 
 
 def test_paper_divides_by_ten_after_20_and_40_epochs():
@@ -20,17 +20,3 @@ def test_fast_goes_up_and_down_once():
     assert (factors[0], factors[25], factors[100]) == (0, 1, 0)
     assert factors[:26] == sorted(factors[:26])
     assert factors[25:] == sorted(factors[25:], reverse=True)
-
-
-def test_other_lengths_stretch_the_schedule():
-    recipe = MnistScaleOptions(recipe="paper", epochs=3).full_recipe
-    assert recipe.epochs == 3
-    assert recipe.lr_multiplier(0.5) == pytest.approx(0.1)
-
-
-def test_command_starts_the_same_run():
-    settings = MnistScaleOptions(model="mnist/cnn", augment=True, limit=10)
-    assert (
-        settings.command
-        == "disco train mnist-scale --model mnist/cnn --split 0 --augment --recipe fast --limit 10 --seed 0"
-    )
