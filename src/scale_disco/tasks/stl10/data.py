@@ -75,9 +75,7 @@ def read_stl10(
     path = _existing(folder, f"{part}_X.bin")
     count, left = divmod(path.stat().st_size, _IMAGE)
     if left or not count:
-        raise ValueError(
-            f"{path}: damaged or foreign: {path.stat().st_size:,} bytes, not a multiple of {_IMAGE:,}; {_AGAIN}"
-        )
+        raise _damaged(path, f"{path.stat().st_size:,} bytes, not a multiple of {_IMAGE:,}")
     labels = _labels(_existing(folder, f"{part}_y.bin"), count)
     classes = _classes(_existing(folder, _CLASS_NAMES))
     real = check is not False and (check is True or path.stat().st_size == _FILES[path.name][0])
@@ -102,15 +100,14 @@ def read_folds(root: Path, count: int = 5_000) -> list[np.ndarray]:
     folds = []
     for number, line in enumerate(_text(path).splitlines()):
         words = line.split()
-        where = f"{path}: damaged or foreign: line {number + 1}"
         if not words or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-            raise ValueError(f"{where} is not a list of indices; {_AGAIN}")
+            raise _damaged(path, f"line {number + 1} is not a list of indices")
         rows = np.array([int(word) for word in words], np.int64)
         if rows.max() >= count or len(np.unique(rows)) != len(rows):
-            raise ValueError(f"{where} has a duplicate, or an index beyond the {count:,} images; {_AGAIN}")
+            raise _damaged(path, f"line {number + 1} has a duplicate, or an index beyond the {count:,} images")
         folds.append(rows)
     if not folds:
-        raise ValueError(f"{path}: damaged or foreign: it is empty; {_AGAIN}")
+        raise _damaged(path, "it is empty")
     return folds
 
 
@@ -192,6 +189,10 @@ def _check_files(paths: list[Path], *, again: bool = False, progress: Progress |
             write(left[0].parent / _CHECKED, json.dumps(known, indent=1).encode())
 
 
+def _damaged(path: Path, what: str) -> ValueError:
+    return ValueError(f"{path}: damaged or foreign: {what}; {_AGAIN}")
+
+
 def _existing(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
@@ -202,19 +203,17 @@ def _existing(folder: Path, name: str) -> Path:
 def _labels(path: Path, count: int) -> np.ndarray:
     """Read labels; those of the file start at 1."""
     if (size := path.stat().st_size) != count:
-        raise ValueError(f"{path}: damaged or foreign: {size:,} labels for {count:,} images; {_AGAIN}")
+        raise _damaged(path, f"{size:,} labels for {count:,} images")
     labels = np.fromfile(path, np.uint8)
     if labels.min() < 1 or labels.max() > len(CLASSES):
-        raise ValueError(
-            f"{path}: damaged or foreign: labels must be 1 to 10, got {labels.min()} to {labels.max()}; {_AGAIN}"
-        )
+        raise _damaged(path, f"labels must be 1 to 10, got {labels.min()} to {labels.max()}")
     return labels - np.uint8(1)
 
 
 def _classes(path: Path) -> tuple[str, ...]:
     names = tuple(line.strip() for line in _text(path).splitlines() if line.strip())
     if len(set(names)) != len(CLASSES) or len(names) != len(CLASSES):
-        raise ValueError(f"{path}: damaged or foreign: expected ten names of classes, got {len(names)}; {_AGAIN}")
+        raise _damaged(path, f"expected ten names of classes, got {len(names)}")
     return names
 
 
@@ -222,7 +221,7 @@ def _text(path: Path) -> str:
     try:
         return read_bytes(path, _TEXT).decode()
     except ValueError as error:
-        raise ValueError(f"{path}: damaged or foreign: {reason(error)}; {_AGAIN}") from error
+        raise _damaged(path, reason(error)) from error
 
 
 def _stamp(path: Path) -> list[int | str]:
@@ -240,11 +239,16 @@ def _read_checked(folder: Path) -> dict[str, list[int | str]]:
 
 
 def _md5(path: Path, count: Callable[[int], None]) -> str:
-    state = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            state.update(chunk)
-            count(len(chunk))
+        return _copy_md5(file, lambda chunk: count(len(chunk)))
+
+
+def _copy_md5(file: IO[bytes], use: Callable[[bytes], object]) -> str:
+    """Pass the chunks of a file to a function and return its checksum."""
+    state = hashlib.md5(usedforsecurity=False)
+    while chunk := file.read(_CHUNK):
+        state.update(chunk)
+        use(chunk)
     return state.hexdigest()
 
 
@@ -326,16 +330,13 @@ def _unpack(archive: Path, folder: Path, missing: list[str], progress: Progress 
 
 
 def _write_member(content: IO[bytes], path: Path) -> None:
-    state = hashlib.md5(usedforsecurity=False)
     with written_atomically(path) as draft:
         try:
             with draft.open("wb") as file:
-                while chunk := content.read(_CHUNK):
-                    state.update(chunk)
-                    file.write(chunk)
+                checksum = _copy_md5(content, file.write)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise OSError(f"cannot write {path}: {error.strerror or reason(error)}") from error
-        if path.name in _FILES and state.hexdigest() != _FILES[path.name][1]:
+        if path.name in _FILES and checksum != _FILES[path.name][1]:
             raise ValueError(f"the checksum of {path.name} differs")
