@@ -23,10 +23,6 @@ class Energy(nn.Module):
     """Mean squares of scale-normalized Laplacians of Gaussians over cells: [B, 3, H, W] -> [B, 1, S, h, w].
 
     A wave of length L has its largest response at width L / 4.44, of the same strength for every L.
-
-    Attributes:
-        fingerprint: Identifies the network.
-        reach: Radius of the receptive field, in pixels.
     """
 
     luminance: Tensor

@@ -53,18 +53,11 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class ImageSource:
-    """An image that is read on demand, uint8 [3, H, W].
+    """An image that is read on demand, uint8 [3, H, W]."""
 
-    Args:
-        number: Index in the folder; seeds the random copies.
-        name: Path in the folder.
-        fingerprint: SHA-256 of the file or the pixels.
-        read: Returns the image.
-    """
-
-    number: int
-    name: str
-    fingerprint: str
+    number: int  # index in the folder, which seeds its copies
+    name: str  # path in the folder
+    fingerprint: str  # SHA-256 of the file or the pixels
     read: Callable[[], Tensor] = field(compare=False, repr=False)
 
 

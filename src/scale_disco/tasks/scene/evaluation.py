@@ -34,23 +34,14 @@ Estimators = Mapping[str, ScaleEstimator]
 
 
 class Ratio(NamedTuple):
-    """Errors of predicted size ratios, over all pairs of copies of an image at one window.
+    """Errors of predicted size ratios, over all pairs of copies of an image at one window."""
 
-    Attributes:
-        error: Mean |log2| of predicted over true ratio.
-        constant: Error of the prediction that all copies have the same size.
-        correlation: Pearson correlation of predicted and true log2 ratio.
-        slope: Slope of predicted over true log2 ratio, by least squares through zero.
-        pairs: Number of pairs.
-        curve: Means of true and predicted octaves over bins of the true ones.
-    """
-
-    error: float
-    constant: float
-    correlation: float
-    slope: float
+    error: float  # mean |log2| of predicted over true ratio
+    constant: float  # error of the prediction that all copies have the same size
+    correlation: float  # Pearson correlation of predicted and true log2 ratio
+    slope: float  # of predicted over true log2 ratio, by least squares through zero
     pairs: int
-    curve: list[tuple[float, float]]
+    curve: list[tuple[float, float]]  # means of true and predicted octaves over bins of the true ones
 
 
 def ratio_figures(compare: Compare, copies: Sequence[Copies]) -> Ratio:
@@ -100,21 +91,13 @@ class LabeledScene(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """Agreement of the scale field of an image with the ground truth.
-
-    Attributes:
-        name: Name of the image.
-        kind: Kind of the image.
-        spearman: Rank correlation over cells; zero for a constant field.
-        slope: Octaves of the field per octave of the ground truth, by least squares.
-        cells: Number of cells with a ground truth.
-    """
+    """Agreement of the scale field of an image with the ground truth."""
 
     name: str
     kind: str
-    spearman: float
-    slope: float
-    cells: int
+    spearman: float  # rank correlation over cells; zero for a constant field
+    slope: float  # octaves of the field per octave of the ground truth, by least squares
+    cells: int  # with a ground truth
 
 
 def agreement(field: Field, scene: LabeledScene, cell: int) -> Agreement:

@@ -85,13 +85,9 @@ class Backbone(nn.Module):
         for conv in spatial:
             conv.padding_mode = "reflect"
         shift = kind == "shift"
+        example, pooling = torch.zeros(1, 3, _SMALLEST, _SMALLEST), "growing" if shift else "as-is"
         self.stages = to_scale_equivariant(
-            stages,
-            SCALES,
-            example=torch.zeros(1, 3, _SMALLEST, _SMALLEST),
-            project=None,
-            pooling="growing" if shift else "as-is",
-            antialias=shift,
+            stages, SCALES, example=example, project=None, pooling=pooling, antialias=shift
         )
         if kind == "hermite":
             exchanged(self.stages.network, lambda module: isinstance(module, FoldedConv), _HermiteConv)
@@ -113,16 +109,7 @@ class Backbone(nn.Module):
 
 
 class ScaleEstimator(nn.Module):
-    """Estimator of apparent scale: a backbone and a readout.
-
-    Args:
-        backbone: Computes feature maps.
-        readout: Reads the means of maps over windows.
-
-    Attributes:
-        cell: Stride of the maps, in pixels.
-        window: Side of a window, in pixels.
-        reach: Radius of the receptive field at the largest scale, in pixels.
+    """Estimator of apparent scale, as `field.Estimator` describes it: a backbone and a readout of its maps.
 
     Example:
         >>> estimator = create("shift")

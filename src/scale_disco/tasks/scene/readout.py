@@ -116,20 +116,21 @@ class Argmax(Absolute):
         self.mlp = _mlp(channels)
 
     def forward(self, profiles: Tensor) -> Tensor:
-        return self._read(profiles.argmax(2).to(profiles.dtype))
-
-    def _read(self, positions: Tensor) -> Tensor:
-        out: Tensor = self.mlp(positions)
+        out: Tensor = self.mlp(self.positions(profiles))
         return out[:, 0]
+
+    def positions(self, profiles: Tensor) -> Tensor:
+        """Return the position of every channel on the axis, [N, C, S] -> [N, C]."""
+        return profiles.argmax(2).to(profiles.dtype)
 
 
 class Centroid(Argmax):
     """From the mean scale of every channel, weighted by its responses: like `Argmax`, but smooth."""
 
-    def forward(self, profiles: Tensor) -> Tensor:
+    def positions(self, profiles: Tensor) -> Tensor:
         weights = profiles / (profiles.sum(2, keepdim=True) + _EPS)
         middle = (weights * self.octaves).sum(2) - self.octaves.mean()
-        return self._read(middle / self.step)
+        return middle / self.step
 
 
 class Profile(Absolute):

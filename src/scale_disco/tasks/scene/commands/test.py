@@ -11,10 +11,9 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from ...io.figures import save_figure
 from ...io.images import size_of
 from ...io.report import table
-from ...io.terminal import Progress, chosen_device, say, show, suggest, write_report
+from ...io.terminal import Progress, chosen_device, say, show, suggest, write_plot, write_report
 from ..classical import READS, Laplacian
 from ..copies import ImageSource, Sizes, find
 from ..depth import find_pairs, read_pair
@@ -74,11 +73,9 @@ def run(options: argparse.Namespace) -> None:
         if data.pairs:
             parts.append(table(*_depth_table(figures), markdown=True))
         write_report(options.out, "Apparent scale", "\n\n".join(parts), document, command=options.call)
-    if options.plot:
-        curves = {name: results.ratio.curve for name, results in figures.items() if results.ratio and name != _CONSTANT}
-        ranks = {kind: _ranks(figures, kind) for kind in ("planes", "depth")}
-        save_figure(plot_readouts(curves, {kind: values for kind, values in ranks.items() if values}), options.plot)
-        say(f"plotted {options.plot}")
+    curves = {name: results.ratio.curve for name, results in figures.items() if results.ratio and name != _CONSTANT}
+    ranks = {kind: values for kind in ("planes", "depth") if (values := _ranks(figures, kind))}
+    write_plot(options, lambda: plot_readouts(curves, ranks))
 
 
 @dataclass(frozen=True)
@@ -213,17 +210,13 @@ def _table(figures: dict[str, Figures]) -> tuple[list[str], list[list[str]]]:
         "correlation": lambda row: row.ratio and row.ratio.correlation,
         "slope": lambda row: row.ratio and row.ratio.slope,
         "planes": lambda row: median(row.planes),
-        **{kind: partial(_median_of_kind, kind) for kind in KINDS},
+        **{kind: partial(lambda kind, row: median(row.planes, kind), kind) for kind in KINDS},
         "slope on planes": lambda row: median_slope(row.planes),
         "depth": lambda row: median(row.depth),
     }
     values = {name: [column(row) for row in figures.values()] for name, column in columns.items()}
     values = {name: cells for name, cells in values.items() if any(cell is not None for cell in cells)}
     return ["readout", *values], _rows(figures, values)
-
-
-def _median_of_kind(kind: str, row: Figures) -> float | None:
-    return median(row.planes, kind)
 
 
 def _depth_table(figures: dict[str, Figures]) -> tuple[list[str], list[list[str]]]:
