@@ -15,7 +15,7 @@ import torch
 
 import scale_disco
 from scale_disco.cli import _GROUPS, main, parsers
-from scale_disco.tasks.bench import command as cli_bench
+from scale_disco.tasks.bench import timing
 from scale_disco.tasks.equivariance import command as cli_equivariance
 from scale_disco.tasks.io import terminal
 from scale_disco.tasks.io.mnist import Digits
@@ -122,7 +122,7 @@ def test_shared_options_have_the_same_help(option):
         if name in CALLS and (option in COMMON or option in OPTIONS[name])
     }
     starts = {
-        "--seed": ("seed of ", "of "),
+        "--seed": "random seed of ",
         "--device": "where to compute: cpu, ",
         "--out": "write ",
         "--plot": "draw ",
@@ -214,8 +214,8 @@ def test_equivariance_computes_on_the_device(monkeypatch):
 @pytest.mark.usefixtures("_meta")
 def test_bench_computes_on_the_device(monkeypatch):
     created, measured = [], []
-    monkeypatch.setattr(cli_bench, "layer_steps", lambda *_, **__: created.append(torch.empty(0).device.type) or {})
-    monkeypatch.setattr(cli_bench, "measure", lambda *_, device, **__: measured.append(device.type) or {})
+    monkeypatch.setattr(timing, "layer_steps", lambda *_, **__: created.append(torch.empty(0).device.type) or {})
+    monkeypatch.setattr(timing, "measure", lambda *_, device, **__: measured.append(device.type) or {})
     main([*shlex.split(CALLS["bench"]), "--device", "meta"])
     assert set(created) == set(measured) == {"meta"}
 
@@ -316,7 +316,7 @@ def test_errors_of_every_type_are_one_line(error, code, line, capsys, monkeypatc
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("scale_disco.cli.basis.chosen_scales", fail)
+    monkeypatch.setattr("scale_disco.tasks.io.terminal.chosen_scales", fail)
     assert main(["basis"]) == code
     assert line in one_line(capsys, "disco basis: ")
     with pytest.raises(type(error)):

@@ -12,23 +12,9 @@ from torch import Tensor
 from ..basis import Basis, DiscreteBasis
 from ..basis.solve import total_error
 from ..tasks.equivariance.plots import plot_basis
+from ..tasks.io import terminal
 from ..tasks.io.report import table
 from ..tasks.io.samples import sample_images
-from ..tasks.io.terminal import (
-    Progress,
-    add_command,
-    add_operator,
-    add_out,
-    add_plot,
-    add_scales,
-    add_seed,
-    check_outputs,
-    chosen_scales,
-    say,
-    show,
-    suggest,
-    write_plot,
-)
 
 _EXAMPLES = """\
   disco basis --kernel-size 3 --scales 1 2^0.5 2 --plot basis.png
@@ -40,9 +26,9 @@ _EXAMPLES = """\
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    basis = add_command(commands, "basis", run, "solve a discrete basis; print, plot or save it", _EXAMPLES)
+    basis = terminal.add_command(commands, "basis", run, "solve a discrete basis; print, plot or save it", _EXAMPLES)
     basis.add_argument("--kernel-size", type=int, metavar="K", help="kernel size at the first scale (default 3)")
-    add_scales(basis)
+    terminal.add_scales(basis)
     basis.add_argument(
         "--dims", type=int, default=2, metavar="N", help="number of spatial dimensions, 1 to 3 (default 2)"
     )
@@ -51,31 +37,31 @@ def add(commands: Any) -> None:
         help='images that the basis is optimal for: "image", "white" (white noise, as in the paper), a correlation of '
         'neighboring pixels in [0, 1), "photos", "digits" or a folder of images (default image)',
     )
-    suggest(prior, ["image", "white", "photos", "digits"], folders=True)
+    terminal.suggest(prior, ["image", "white", "photos", "digits"], folders=True)
     basis.add_argument(
         "--support", type=int, nargs="+", metavar="SIDE", help="size of the solved stencils, one for all or per scale"
     )
     solver = basis.add_argument(
         "--solver", default="exact", help="exact, or gradient: gradient descent as in the paper (default exact)"
     )
-    suggest(solver, ["exact", "gradient"])
+    terminal.suggest(solver, ["exact", "gradient"])
     basis.add_argument("--steps", type=int, help="number of gradient descent steps")
-    add_seed(basis, "gradient descent")
-    add_out(basis, "the basis to a safetensors file", "--save")
+    terminal.add_seed(basis, "gradient descent")
+    terminal.add_out(basis, "the basis to a safetensors file", "--save")
     basis.add_argument(
         "--load",
         type=Path,
         metavar="FILE",
         help="load a basis instead of solving one; --prior sets the images of its error",
     )
-    add_operator(basis)
-    add_plot(basis, "the stencils")
+    terminal.add_operator(basis)
+    terminal.add_plot(basis, "the stencils")
 
 
 def run(options: argparse.Namespace) -> None:
     """Solve or load a basis, then print, save and plot it."""
-    check_outputs(options)
-    with Progress("solving") as progress:
+    terminal.check_outputs(options)
+    with terminal.Progress("solving") as progress:
         if options.load:
             for name in ("kernel_size", "scales", "step", "count", "support", "steps"):
                 if getattr(options, name) is not None:
@@ -100,15 +86,15 @@ def run(options: argparse.Namespace) -> None:
         if total is None
         else f"predicted equivariance error {total:.4g} (Eq. 14, all pairs of scales)"
     )
-    show(
+    terminal.show(
         options,
         {"spec": basis.spec, "scales": rows, "taps": basis.taps, "error": total},
         f"{table(list(rows[0]), cells)}\n{basis.num_functions} functions, {basis.taps} taps in total, {summary}",
     )
     if options.out:
         basis.save(options.out)
-        say(f"saved {options.out}")
-    write_plot(options, lambda: plot_basis(basis))
+        terminal.say(f"saved {options.out}")
+    terminal.write_plot(options, lambda: plot_basis(basis))
 
 
 def _solve(options: argparse.Namespace, progress: Callable[[int, int], None]) -> DiscreteBasis:
@@ -117,7 +103,7 @@ def _solve(options: argparse.Namespace, progress: Callable[[int, int], None]) ->
     support = options.support if options.support is None or len(options.support) > 1 else options.support[0]
     return DiscreteBasis(
         3 if options.kernel_size is None else options.kernel_size,
-        chosen_scales(options),
+        terminal.chosen_scales(options),
         prior="image" if options.prior is None else _prior(options.prior),
         mode=options.mode,
         antialias=options.antialias,

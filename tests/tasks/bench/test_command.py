@@ -6,7 +6,7 @@ import pytest
 
 from scale_disco import Scales
 from scale_disco.cli import main
-from scale_disco.tasks.bench import command
+from scale_disco.tasks.bench import timing
 from scale_disco.tasks.bench.timing import LayerSetting
 
 
@@ -27,7 +27,7 @@ def test_a_custom_layer_is_timed(tmp_path, capfd):
 def test_cost_over_the_number_of_scales_is_plotted(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     small = {n: LayerSetting(1, 2, 2, 8, 3, Scales.geometric(2**0.5, n)) for n in range(1, 9)}
-    monkeypatch.setattr(command, "growth_setting", small.__getitem__)
+    monkeypatch.setattr(timing, "growth_setting", small.__getitem__)
     figure = tmp_path / "growth.png"
     assert main(["bench", "--only", "scales", "--repeats", "2", "--json", "--plot", str(figure)]) == 0
     costs = json.loads(capsys.readouterr().out)["costs"]

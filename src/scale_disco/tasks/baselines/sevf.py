@@ -25,13 +25,15 @@ _TURN = 2 * math.pi / 3 / 7  # angle between neighboring scales, in radians
 class _VectorConvolution(FixedTensors):
     """Weights [C', C, (2,) k, k], and the direction of each scale."""
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, components: tuple[int, ...]) -> None:
+    components: tuple[int, ...] = ()  # of an input channel
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
         super().__init__()
         who = type(self).__name__
         self.in_channels = check_count(who, "in_channels", in_channels, 1)
         self.out_channels = check_count(who, "out_channels", out_channels, 1)
         check_odd(who, "kernel_size", kernel_size)
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *components, kernel_size, kernel_size))
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *self.components, kernel_size, kernel_size))
         angles = _TURN * torch.tensor(_LEVELS, dtype=torch.float64, device="cpu")
         self.fix({"directions": torch.stack([angles.cos(), angles.sin()])}, self.weight)  # [2, scales]
         self.reset_parameters()
@@ -68,9 +70,6 @@ class VectorLift2d(_VectorConvolution):
         torch.Size([2, 8, 2, 28, 28])
     """
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, ())
-
     def forward(self, x: Tensor) -> Tensor:
         check_input("VectorLift2d", x, self.weight, self.in_channels, 2)
         return self.field(x, [self.weight] * len(_LEVELS))
@@ -79,18 +78,14 @@ class VectorLift2d(_VectorConvolution):
 class VectorConv2d(_VectorConvolution):
     """Convolve a vector field at eight sizes with a rotated kernel: [B, C, 2, H, W] -> [B, C', 2, H, W], no bias.
 
-    Args:
-        in_channels: Number of input channels.
-        out_channels: Number of output channels.
-        kernel_size: Odd kernel size.
+    Arguments are those of `VectorLift2d`.
 
     Example:
         >>> VectorConv2d(4, 8, 7)(torch.randn(2, 4, 2, 28, 28)).shape
         torch.Size([2, 8, 2, 28, 28])
     """
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, (2,))
+    components = (2,)
 
     def forward(self, x: Tensor) -> Tensor:
         check_input("VectorConv2d", x, self.weight, self.in_channels, 2, 2)

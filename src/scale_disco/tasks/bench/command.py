@@ -14,42 +14,11 @@ import torch
 
 from ...files import check_writable, written_atomically
 from ...scales import Scales
+from ..io import terminal
 from ..io.report import provenance, table
-from ..io.terminal import (
-    Progress,
-    add_command,
-    add_device,
-    add_plot,
-    add_report,
-    add_scales,
-    add_seed,
-    check_outputs,
-    chosen_device,
-    chosen_scales,
-    say,
-    show,
-    suggest,
-    write_plot,
-    write_report,
-)
 from ..mnist_scale.training import MODELS
+from . import timing
 from .plots import plot_growth
-from .timing import (
-    BAKED,
-    DENSE,
-    LOWER_BOUND,
-    OURS,
-    PLAIN,
-    SETTINGS,
-    Cost,
-    LayerSetting,
-    Step,
-    growth_setting,
-    layer_steps,
-    measure,
-    model_steps,
-    network_steps,
-)
 
 _EXAMPLES = """\
   disco bench
@@ -72,48 +41,44 @@ class Case:
 
     part: str
     backward: bool
-    steps: Callable[[], dict[tuple[str, str], Step]]  # by row and contender
+    rows: Mapping[str, Callable[..., dict[str, timing.Step]]]  # makers of the contenders of a row
+
+    def steps(self) -> dict[tuple[str, str], timing.Step]:
+        """Return the contenders by row and name."""
+        contenders = {row: make(backward=self.backward) for row, make in self.rows.items()}
+        return {(row, name): step for row, steps in contenders.items() for name, step in steps.items()}
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    bench = add_command(
-        commands,
-        "bench",
-        run,
-        "time layers and networks, compared with dense kernels and plain convolutions",
-        _EXAMPLES,
-    )
+    summary = "time layers and networks, compared with dense kernels and plain convolutions"
+    bench = terminal.add_command(commands, "bench", run, summary, _EXAMPLES)
     bench.add_argument(
         "--only", nargs="+", choices=_PARTS, metavar="PART", help=f"parts to run, of {', '.join(_PARTS)} (default: all)"
     )
     model = bench.add_argument("--model", metavar="NAME", help="time this model instead, such as mnist/disco")
-    suggest(model, MODELS)
+    terminal.suggest(model, MODELS)
     layer = bench.add_argument_group("a custom layer, timed instead of those of the paper")
     layer.add_argument("--batch", type=int, help=f"batch size, also with --model (default {_LAYER['batch']})")
-    layer.add_argument(
-        "--channels", type=int, nargs=2, metavar=("IN", "OUT"), help="input and output channels (default 32 32)"
-    )
+    layer.add_argument("--channels", type=int, nargs=2, metavar=("IN", "OUT"), help="channels (default 32 32)")
     layer.add_argument("--side", type=int, help=f"height and width of the images (default {_LAYER['side']})")
     layer.add_argument("--kernel-size", type=int, metavar="K", help="kernel size at the first scale (default 3)")
-    layer.add_argument(
-        "--extent", type=int, metavar="T", help="scale extent: neighboring scales per output (default 1)"
-    )
-    add_scales(layer)
+    layer.add_argument("--extent", type=int, metavar="T", help="neighboring scales per output (default 1)")
+    terminal.add_scales(layer)
     bench.add_argument("--repeats", type=int, default=11, help="number of rounds (default 11)")
-    add_seed(bench, "inputs and weights")
-    add_device(bench)
+    terminal.add_seed(bench, "inputs and weights")
+    terminal.add_device(bench)
     bench.add_argument("--csv", type=Path, metavar="FILE", help="write all medians as CSV")
-    add_report(bench)
-    add_plot(bench, "the cost over the number of scales")
+    terminal.add_report(bench)
+    terminal.add_plot(bench, "the cost over the number of scales")
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print, write and draw."""
     _at_least_one("repeats", options.repeats)
-    device = chosen_device(options)
+    device = terminal.chosen_device(options)
     cases = _cases(options)
-    check_outputs(options)
+    terminal.check_outputs(options)
     if options.plot and not any(case.part == "scales" for case in cases):
         raise ValueError("--plot draws the cost over the number of scales: leave out --only, or add scales to it")
     if options.csv:
@@ -121,13 +86,14 @@ def run(options: argparse.Namespace) -> None:
     measured = _measure(cases, options.repeats, options.seed, device)
     report, rows = _report(measured), _rows(measured)
     document = {"threads": torch.get_num_threads(), "torch": torch.__version__, "costs": rows}
-    show(options, document, f"{provenance(_command(options))}\n\n{report}")
+    terminal.show(options, document, f"{provenance(_command(options))}\n\n{report}")
     if options.csv:
         _write_csv(options.csv, rows)
-        say(f"written {options.csv}")
+        terminal.say(f"written {options.csv}")
     if options.out:
-        write_report(options.out, "Speed and memory", f"{_HOW}\n\n{report}", document, command=_command(options))
-    write_plot(options, lambda: plot_growth(_growth(measured)))
+        text = f"{_HOW}\n\n{report}"
+        terminal.write_report(options.out, "Speed and memory", text, document, command=_command(options))
+    terminal.write_plot(options, lambda: plot_growth(_growth(measured)))
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
@@ -137,27 +103,29 @@ def _cases(options: argparse.Namespace) -> list[Case]:
             if name != "batch" and getattr(options, name) is not None:
                 raise ValueError(f"--model times a whole network: leave out --{name.replace('_', '-')}")
         batch = _at_least_one("batch", own.get("batch", _LAYER["batch"]))
-        steps = partial(model_steps, options.model, batch=batch)
-        return [_case("network", backward, {f"{options.model}, B{batch}": steps}) for backward in _PASSES]
+        steps = partial(timing.model_steps, options.model, batch=batch)
+        return [Case("network", backward, {f"{options.model}, B{batch}": steps}) for backward in _PASSES]
     if own or options.scales or options.step is not None or options.count is not None:
         if options.only:
             raise ValueError("--only selects built-in parts: leave it out with a custom layer")
         for name, value in own.items():
             _at_least_one(name, value)
         batch, channels, side, kernel_size, extent = (_LAYER | own).values()
-        setting = LayerSetting(batch, channels[0], channels[1], side, kernel_size, chosen_scales(options), extent)
+        scales = terminal.chosen_scales(options)
+        setting = timing.LayerSetting(batch, channels[0], channels[1], side, kernel_size, scales, extent)
         return [_layer(setting, backward) for backward in _PASSES]
     parts = options.only or _PARTS
     cases = []
     for backward in _PASSES:
         if "layers" in parts:
-            cases += [_layer(setting, backward) for setting in SETTINGS]
+            cases += [_layer(setting, backward) for setting in timing.SETTINGS]
         if "network" in parts:
             factors = ", ".join(f"{factor:.4g}" for factor in _NETWORK["scales"])
             name = f"six layers, B{_NETWORK['batch']}, {_NETWORK['side']}x{_NETWORK['side']}, {{{factors}}}"
-            cases.append(_case("network", backward, {name: partial(network_steps, **_NETWORK)}))
+            cases.append(Case("network", backward, {name: partial(timing.network_steps, **_NETWORK)}))
     if "scales" in parts:
-        cases.append(_case("scales", True, {str(n): partial(layer_steps, growth_setting(n)) for n in _COUNTS}))
+        rows = {str(n): partial(timing.layer_steps, timing.growth_setting(n)) for n in _COUNTS}
+        cases.append(Case("scales", True, rows))
     return cases
 
 
@@ -167,24 +135,17 @@ def _at_least_one(name: str, value: Any) -> Any:
     return value
 
 
-def _case(part: str, backward: bool, rows: Mapping[str, Callable[..., dict[str, Step]]]) -> Case:
-    def steps() -> dict[tuple[str, str], Step]:
-        return {(row, name): step for row, make in rows.items() for name, step in make(backward=backward).items()}
-
-    return Case(part, backward, steps)
+def _layer(setting: timing.LayerSetting, backward: bool) -> Case:
+    return Case("layers", backward, {str(setting): partial(timing.layer_steps, setting)})
 
 
-def _layer(setting: LayerSetting, backward: bool) -> Case:
-    return _case("layers", backward, {str(setting): partial(layer_steps, setting)})
-
-
-Measured = list[tuple[Case, str, dict[str, Cost]]]  # case, row, cost of every contender
+Measured = list[tuple[Case, str, dict[str, timing.Cost]]]  # case, row, cost of every contender
 
 
 def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -> Measured:
     measured: Measured = []
     rounds = 0
-    with Progress("timing") as progress:
+    with terminal.Progress("timing") as progress:
 
         def advance() -> None:
             nonlocal rounds
@@ -195,7 +156,7 @@ def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -
             torch.manual_seed(seed)
             with device:  # layers and inputs are created there
                 steps = case.steps()
-            costs = measure(steps, repeats=repeats, device=device, progress=advance)
+            costs = timing.measure(steps, repeats=repeats, device=device, progress=advance)
             for row in dict.fromkeys(row for row, _ in costs):
                 measured.append((case, row, {name: cost for (r, name), cost in costs.items() if r == row}))
     return measured
@@ -239,20 +200,20 @@ The layer {setting} with 1 to 8 scales at steps of sqrt 2, all in the same round
 The first columns are times relative to those of the same contender at four scales."""
 
 
-def _ratio(cost: Cost, other: Cost) -> str:
+def _ratio(cost: timing.Cost, other: timing.Cost) -> str:
     median, low, high = cost.ratio(other)
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
-def _table(chosen: Mapping[str, Mapping[str, Cost]], backward: bool) -> str:
+def _table(chosen: Mapping[str, Mapping[str, timing.Cost]], backward: bool) -> str:
     rows = []
     for name, costs in chosen.items():
-        ours = costs[OURS]
-        row = [name, f"{1e3 * ours.median:.3g}", _ratio(costs[DENSE], ours)]
-        row += [_ratio(ours, costs[LOWER_BOUND]), _ratio(ours, costs[PLAIN])]
-        row += [] if backward else [_ratio(costs[BAKED], ours)]
-        row += [f"{costs[each].peak / 1e6:.3g}" for each in (OURS, LOWER_BOUND, DENSE)]
-        row += [] if backward else [f"{costs[each].flops / 1e9:.3g}" for each in (OURS, DENSE)]
+        ours = costs[timing.OURS]
+        row = [name, f"{1e3 * ours.median:.3g}", _ratio(costs[timing.DENSE], ours)]
+        row += [_ratio(ours, costs[timing.LOWER_BOUND]), _ratio(ours, costs[timing.PLAIN])]
+        row += [] if backward else [_ratio(costs[timing.BAKED], ours)]
+        row += [f"{costs[each].peak / 1e6:.3g}" for each in (timing.OURS, timing.LOWER_BOUND, timing.DENSE)]
+        row += [] if backward else [f"{costs[each].flops / 1e9:.3g}" for each in (timing.OURS, timing.DENSE)]
         rows.append(row)
     header = ["", "ms", "dense / ours", "ours / lower bound", "ours / S plain"]
     header += [] if backward else ["baked / ours"]
@@ -270,16 +231,16 @@ def _growth(measured: Measured) -> dict[str, dict[int, float]]:
     return growth
 
 
-def _growth_table(chosen: Mapping[str, Mapping[str, Cost]]) -> str:
+def _growth_table(chosen: Mapping[str, Mapping[str, timing.Cost]]) -> str:
     four = chosen["4"]
     rows = []
     for count, costs in chosen.items():
-        ratios = [_ratio(costs[name], four[name]) for name in (OURS, DENSE, LOWER_BOUND)]
-        peaks = [f"{costs[name].peak / 1e6:.3g}" for name in (OURS, DENSE)]
-        rows.append([count, *ratios, _ratio(costs[DENSE], costs[OURS]), *peaks])
+        ratios = [_ratio(costs[name], four[name]) for name in (timing.OURS, timing.DENSE, timing.LOWER_BOUND)]
+        peaks = [f"{costs[name].peak / 1e6:.3g}" for name in (timing.OURS, timing.DENSE)]
+        rows.append([count, *ratios, _ratio(costs[timing.DENSE], costs[timing.OURS]), *peaks])
     header = ["scales", *(f"{name}, vs. 4 scales" for name in ("ours", "dense", "lower bound"))]
     header += ["dense / ours", "MB", "MB dense"]
-    about = _GROWTH.format(setting=str(growth_setting(1)).removesuffix(", {1}"))
+    about = _GROWTH.format(setting=str(timing.growth_setting(1)).removesuffix(", {1}"))
     return f"{about}\n\n{table(header, rows, markdown=True)}"
 
 
@@ -293,7 +254,7 @@ def _rows(measured: Measured) -> list[dict[str, Any]]:
             "median seconds": cost.median,
             "fastest": min(cost.seconds),
             "slowest": max(cost.seconds),
-            "ratio to ours": cost.ratio(costs[OURS])[0],
+            "ratio to ours": cost.ratio(costs[timing.OURS])[0],
             "flops": cost.flops,
             "peak bytes": cost.peak,
         }

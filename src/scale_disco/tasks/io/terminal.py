@@ -82,7 +82,7 @@ def add_command(
 
 def add_seed(parser: argparse._ActionsContainer, what: str) -> None:
     """Add --seed."""
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help=f"seed of {what} (default 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=f"random seed of {what} (default 0)")
 
 
 def add_device(parser: argparse._ActionsContainer, default: str = "cpu") -> None:

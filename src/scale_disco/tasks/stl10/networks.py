@@ -13,17 +13,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from ... import nn as snn
 from ...basis import Basis, DiscreteBasis, HermiteBasis, hermite_mixing_preset
 from ...checks import check_choice, check_count
-from ...nn import (
-    ScaleAvgPool2d,
-    ScaleBatchNorm2d,
-    ScaleBlurPool2d,
-    ScaleConv2d,
-    ScaleLift2d,
-    ScaleMaxPool2d,
-    ScaleProject,
-)
 from ...nn.conv import ScaleConvolution
 from ..baselines.dss import DilatedScaleConv2d, ScaleSpace
 from ..baselines.si_convnet import RescalingConv2d
@@ -198,7 +190,7 @@ class Columns(WideResNetLayers):
         return ColumnBatchNorm2d(channels, len(self.scales))
 
     def head(self, channels: int) -> list[nn.Module]:
-        return [*super().head(channels), ScaleProject("max")]
+        return [*super().head(channels), snn.ScaleProject("max")]
 
 
 class Rescaling(WideResNetLayers):
@@ -233,7 +225,7 @@ class ScaleSpaces(WideResNetLayers):
         return nn.Sequential(ScaleSpace(self.scales[0]), self._conv(3, channels, self.scales[0]))
 
     def norm(self, channels: int) -> nn.Module:
-        return ScaleBatchNorm2d(channels)
+        return snn.ScaleBatchNorm2d(channels)
 
     def conv1(self, before: int, after: int, position: BlockPosition) -> nn.Module:
         scales = self.scales[position.group - position.first]
@@ -251,7 +243,7 @@ class ScaleSpaces(WideResNetLayers):
         return nn.Sequential(FirstScales(scales), pointwise)
 
     def head(self, channels: int) -> list[nn.Module]:
-        return [self.norm(channels), nn.ReLU(), ScaleProject("max"), GlobalMean()]
+        return [self.norm(channels), nn.ReLU(), snn.ScaleProject("max"), GlobalMean()]
 
     def _conv(self, before: int, after: int, scales: int, stride: int = 1, extent: int = 1) -> nn.Module:
         return DilatedScaleConv2d(before, after, 3, scales, stride, extent, init="delta")
@@ -275,31 +267,31 @@ class ScaleMaps(WideResNetLayers):
         self.pixel = DiscreteBasis(1, basis.scales)
 
     def stem(self, channels: int) -> nn.Module:
-        return ScaleLift2d(3, channels, self.basis, bias=False)
+        return snn.ScaleLift2d(3, channels, self.basis, bias=False)
 
     def conv(self, before: int, after: int, stride: int = 1) -> nn.Module:
-        return ScaleConv2d(before, after, self.basis, stride, bias=False)
+        return snn.ScaleConv2d(before, after, self.basis, stride, bias=False)
 
     def pointwise(self, before: int, after: int, stride: int) -> nn.Module:
-        conv = ScaleConv2d(before, after, self.pixel, self._stride(stride), bias=False)
+        conv = snn.ScaleConv2d(before, after, self.pixel, self._stride(stride), bias=False)
         pools = self._pools(stride)
         # Averages commute with pointwise convolutions, and fewer pixels are left to convolve after them.
         return nn.Sequential(conv, *pools) if self.pools == "max" else nn.Sequential(*pools, conv)
 
     def norm(self, channels: int) -> nn.Module:
-        return ScaleBatchNorm2d(channels)
+        return snn.ScaleBatchNorm2d(channels)
 
     def conv1(self, before: int, after: int, position: BlockPosition) -> nn.Module:
         stride, pools = self._stride(position.stride), self._pools(position.stride)
         if self.layout == "projected" and position.stride > 1:
-            lift = ScaleLift2d(before, after, self.basis, stride, bias=False)
-            return nn.Sequential(ScaleProject("max"), lift, *pools)
+            lift = snn.ScaleLift2d(before, after, self.basis, stride, bias=False)
+            return nn.Sequential(snn.ScaleProject("max"), lift, *pools)
         extent = 2 if self.layout == "interscale" and position == BlockPosition(1, True) else 1
-        conv = ScaleConv2d(before, after, self.basis, stride, bias=False, scale_extent=extent)
+        conv = snn.ScaleConv2d(before, after, self.basis, stride, bias=False, scale_extent=extent)
         return nn.Sequential(conv, *pools)
 
     def head(self, channels: int) -> list[nn.Module]:
-        return [ScaleProject("max"), nn.BatchNorm2d(channels), nn.ReLU(), GlobalMean()]
+        return [snn.ScaleProject("max"), nn.BatchNorm2d(channels), nn.ReLU(), GlobalMean()]
 
     def _stride(self, stride: int) -> int:
         return stride if self.pools == "stride" else 1
@@ -308,8 +300,8 @@ class ScaleMaps(WideResNetLayers):
         if stride == 1 or self.pools == "stride":
             return []
         if self.pools == "blur":
-            return [ScaleBlurPool2d(self.basis.scales, stride)]
-        return [ScaleMaxPool2d(stride) if self.pools == "max" else ScaleAvgPool2d(stride)]
+            return [snn.ScaleBlurPool2d(self.basis.scales, stride)]
+        return [snn.ScaleMaxPool2d(stride) if self.pools == "max" else snn.ScaleAvgPool2d(stride)]
 
 
 def sesn(

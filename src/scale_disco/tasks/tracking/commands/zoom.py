@@ -31,7 +31,7 @@ def add(group: argparse._ArgumentGroup, source: argparse._MutuallyExclusiveGroup
     group.add_argument("--size", type=_size, metavar="WxH", help="frame size (default 320x240)")
     group.add_argument("--png", action="store_true", help="write lossless frames (default: JPEG of quality 92)")
     group.add_argument(
-        "--seed", type=int, default=argparse.SUPPRESS, metavar="N", help="seed of the sequences (default 0)"
+        "--seed", type=int, default=argparse.SUPPRESS, metavar="N", help="random seed of the sequences (default 0)"
     )
 
 
