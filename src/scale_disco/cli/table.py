@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..files import check_writable, write
+from ..files import write
 from ..tasks.io.figures import check_figure, save_figure
-from ..tasks.io.terminal import add_command, add_out, add_plot, say, show
+from ..tasks.io.terminal import add_command, add_out, add_plot, check_outputs, say, show, write_plot
 from ..tasks.runs.experiments import EXPERIMENTS, TABLES
 from ..tasks.runs.plots import plot_equivariance_and_error, plot_error_over_scale
 
@@ -40,11 +40,9 @@ def run(options: argparse.Namespace) -> None:
     """Collect, print, write and plot."""
     from ..tasks.runs.tables import outcomes
 
-    for figure in (options.plot, options.scales):
-        if figure:
-            check_figure(figure)
-    if options.out:
-        check_writable(options.out)
+    check_outputs(options)
+    if options.scales:
+        check_figure(options.scales)
     tables, experiment = TABLES[options.experiment], EXPERIMENTS[options.experiment]
     sections = tables.sort(outcomes(options.runs, options.experiment))
     text = "\n\n".join("\n\n".join((f"## {group.title}", *group.parts())) for group in sections)
@@ -71,12 +69,10 @@ def run(options: argparse.Namespace) -> None:
         content = json.dumps(document, indent=1) if options.out.suffix == ".json" else text
         write(options.out, f"{content}\n".encode())
         say(f"written {options.out}")
-    if options.plot:
-        ours = [point for group in sections for point in group.points()]
-        other = ", ".join(dict.fromkeys(name for group in sections if (name := group.other_data())))
-        data = (other, tables.data_of_paper) if other else None
-        save_figure(plot_equivariance_and_error(ours, tables.points_of_paper(), data), options.plot)
-        say(f"drawn {options.plot}")
+    ours = [point for group in sections for point in group.points()]
+    other = ", ".join(dict.fromkeys(name for group in sections if (name := group.other_data())))
+    data = (other, tables.data_of_paper) if other else None
+    write_plot(options, lambda: plot_equivariance_and_error(ours, tables.points_of_paper(), data))
     if options.scales:
         curves = {
             f"{name} ({group.title})" if len(sections) > 1 else name: curve
@@ -85,4 +81,4 @@ def run(options: argparse.Namespace) -> None:
         }
         bars = "; ".join(dict.fromkeys(group.bars() for group in sections))
         save_figure(plot_error_over_scale(curves, experiment.training_scales, experiment.subject, bars), options.scales)
-        say(f"drawn {options.scales}")
+        say(f"written {options.scales}")

@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..files import check_writable
-from ..tasks.io.figures import check_figure, save_figure
 from ..tasks.io.report import binomial_std, table
 from ..tasks.io.terminal import (
     Progress,
@@ -15,10 +13,12 @@ from ..tasks.io.terminal import (
     add_device,
     add_plot,
     add_report,
+    check_outputs,
     chosen_device,
     say,
     show,
     suggest,
+    write_plot,
     write_report,
 )
 from ..tasks.runs.plots import Range, plot_error_over_scale
@@ -73,10 +73,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Test, print and plot."""
-    if options.plot:
-        check_figure(options.plot)
-    if options.out:
-        check_writable(options.out)
+    check_outputs(options)
     chosen_device(options)
     for name, least in (("limit", 1), ("outside", 0)):
         value = getattr(options, name)
@@ -127,8 +124,6 @@ def _classify(options: argparse.Namespace) -> None:
     if options.out:
         text = f"{about}.\n\n{table(header, rows, markdown=True)}"
         write_report(options.out, f"Error over the scale of {experiment.subject}", text, result, command=options.call)
-    if options.plot:
-        ranges = [Range(each.kind, each.low, each.high, each.error, each.std) for each in bins]
-        curves = {result["settings"]["model"]: ranges}
-        save_figure(plot_error_over_scale(curves, experiment.training_scales, experiment.subject), options.plot)
-        say(f"drawn {options.plot}")
+    ranges = [Range(each.kind, each.low, each.high, each.error, each.std) for each in bins]
+    curves = {result["settings"]["model"]: ranges}
+    write_plot(options, lambda: plot_error_over_scale(curves, experiment.training_scales, experiment.subject))

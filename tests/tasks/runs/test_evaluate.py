@@ -123,7 +123,7 @@ def test_command_prints_and_plots(run, capsys, tmp_path):
     out, err = capsys.readouterr()
     assert "mnist/cnn, last weights:" in out
     assert "errors on 125 test images" in out
-    assert f"drawn {figure}" in err
+    assert f"written {figure}" in err
     assert figure.stat().st_size > 10_000
     assert main(["test", str(run), "--limit", "125", "--outside", "20", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 125

@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ....files import check_writable
-from ...io.figures import check_figure, save_figure
 from ...io.report import table
-from ...io.terminal import Progress, add_command, add_plot, add_report, say, show, write_report
+from ...io.terminal import Progress, add_command, add_plot, add_report, check_outputs, show, write_plot, write_report
 from ...io.video import counted
 from ..data.otb_lists import LISTS, TIGER1_OMITTED
 from ..data.sequences import Sequence, find_sequences, read_sequences
@@ -52,10 +50,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Track, print the metrics and plot them."""
-    if options.plot:
-        check_figure(options.plot)
-    if options.out:
-        check_writable(options.out)
+    check_outputs(options)
     sequences, remark = _chosen(options)
     name, count = tracker_name(options), counted(len(sequences), "sequence")
     others = {label: read_results(folder, sequences) for label, folder in _labels(options.compare, name).items()}
@@ -89,10 +84,8 @@ def run(options: argparse.Namespace) -> None:
         text = "\n\n".join([f"{'. '.join(about)}.", *(table(*content, markdown=True) for content in tables)])
         title = f"{name} on {count} of {options.list or options.root.resolve().name}"
         write_report(options.out, title, text, document, command=options.call)
-    if options.plot:
-        curves = {label: (each.all.success.tolist(), each.all.precision.tolist()) for label, each in metrics.items()}
-        save_figure(plot_success(curves, name, f"{count}, one pass"), options.plot)
-        say(f"drawn {options.plot}")
+    curves = {label: (each.all.success.tolist(), each.all.precision.tolist()) for label, each in metrics.items()}
+    write_plot(options, lambda: plot_success(curves, name, f"{count}, one pass"))
 
 
 class _Metrics(NamedTuple):
