@@ -123,10 +123,10 @@ def test_layers_that_do_more_than_their_class_stay():
     hooked = snn.ScaleLift2d(1, 4, BASIS)
     hooked.register_forward_hook(lambda module, inputs, output: output + 1)
     images = torch.rand(2, 1, 16, 16)
-    for lift, kept in ((Doubled(1, 4, BASIS), 1), (hooked, 1), (Renamed(1, 4, BASIS), 0)):
+    for lift, norms_left in ((Doubled(1, 4, BASIS), 1), (hooked, 1), (Renamed(1, 4, BASIS), 0)):
         net = trained(nn.Sequential(lift, snn.ScaleBatchNorm2d(4)))
         baked = bake(net)
-        assert len(norms(baked)) == kept
+        assert len(norms(baked)) == norms_left
         torch.testing.assert_close(baked(images), net(images), rtol=1e-4, atol=1e-5)
 
 
@@ -199,8 +199,8 @@ def test_onnx_runs_at_two_sizes(build, tmp_path):
     export_onnx(net, example, tmp_path / "net.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
     for images in (example, torch.randn(3, example.shape[1], *(side + 4 for side in example.shape[2:]))):
-        (found,) = session.run(None, {"images": images.numpy()})
-        torch.testing.assert_close(torch.from_numpy(found), net(images).detach(), rtol=1e-4, atol=1e-4)
+        (output,) = session.run(None, {"images": images.numpy()})
+        torch.testing.assert_close(torch.from_numpy(output), net(images).detach(), rtol=1e-4, atol=1e-4)
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
 
 

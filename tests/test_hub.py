@@ -63,9 +63,9 @@ def change(folder: Path, **changes) -> None:
     (folder / "config.json").write_text(json.dumps(config_of(folder) | changes))
 
 
-def same(one: nn.Module, other: nn.Module, side: int = 12) -> bool:
-    x = torch.randn(2, 3, side, side, dtype=next(one.parameters()).dtype)
-    return torch.equal(one.eval()(x), other(x))
+def same(saved: nn.Module, loaded: nn.Module, side: int = 12) -> bool:
+    x = torch.randn(2, 3, side, side, dtype=next(saved.parameters()).dtype)
+    return torch.equal(saved.eval()(x), loaded(x))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def saved(tmp_path):
 BASES = {
     "discrete": DiscreteBasis(3, ROOT_2),
     "of images": DiscreteBasis(3, ROOT_2, prior=torch.rand(4, 40, 40, generator=torch.manual_seed(0))),
-    "hermite": HermiteBasis(3, [1, 2], base_scale=0.9),
+    "other": HermiteBasis(3, [1, 2], base_scale=0.9),
     "bspline": BSplineBasis(3, [1, 2]),
     "fourier-bessel": FourierBesselBasis(3, [1, 2]),
     "log-radial": LogRadialBasis(3, [1, 2]),
@@ -92,15 +92,15 @@ def test_a_network_comes_back_with_its_basis(basis, tmp_path):
     net = Net(basis)
     assert net.save_pretrained(tmp_path) is None
     again = Net.from_pretrained(tmp_path)
-    found = again.layers[0].basis
-    assert type(found) is type(basis)
-    assert found.digest == basis.digest
+    loaded = again.layers[0].basis
+    assert type(loaded) is type(basis)
+    assert loaded.digest == basis.digest
     assert not again.training
     assert same(net, again)
-    said = config_of(tmp_path)
-    assert said["width"] == 4
-    assert said["basis"]["spec"]["kind"] == basis.spec["kind"]
-    assert said["basis"]["spec"]["scales"] == list(basis.scales)
+    config = config_of(tmp_path)
+    assert config["width"] == 4
+    assert config["basis"]["spec"]["kind"] == basis.spec["kind"]
+    assert config["basis"]["spec"]["scales"] == list(basis.scales)
 
 
 def test_a_folder_holds_json_and_tensors_only(saved):
@@ -129,25 +129,27 @@ class Fewer(Many):
 
 
 def test_arguments_come_back_however_they_are_given(tmp_path):
-    one, two = DiscreteBasis(3, [1, 2]), HermiteBasis(3, [1, 2])
-    many = Many([one, two, one], Scales([1, 1.5]), [7], start="a file", dilation=2, name="x", inner={"basis": two})
+    discrete, other = DiscreteBasis(3, [1, 2]), HermiteBasis(3, [1, 2])
+    many = Many(
+        [discrete, other, discrete], Scales([1, 1.5]), [7], start="a file", dilation=2, name="x", inner={"basis": other}
+    )
     many.save_pretrained(tmp_path / "many")
     assert len(list((tmp_path / "many").glob("basis-*"))) == 2
     given = Many.from_pretrained(tmp_path / "many").given
-    assert [basis.digest for basis in given["bases"]] == [one.digest, two.digest, one.digest]
-    assert given["inner"]["basis"].digest == two.digest
+    assert [basis.digest for basis in given["bases"]] == [discrete.digest, other.digest, discrete.digest]
+    assert given["inner"]["basis"].digest == other.digest
     assert given["scales"] == Scales([1, 1.5])
     assert given["sizes"] == [7]  # as it was before __init__ emptied it
     assert (given["dilation"], given["name"], given["start"], given["act"]) == (2, "x", "", nn.ReLU)
 
-    Many(bases=(one,)).save_pretrained(tmp_path / "defaults")
+    Many(bases=(discrete,)).save_pretrained(tmp_path / "defaults")
     given = Many.from_pretrained(tmp_path / "defaults").given
     assert (given["scales"], given["sizes"]) == (None, [3, 5])
     assert config_of(tmp_path / "defaults")["sizes"] == [3, 5]  # a default is saved where it can be
 
-    Fewer(one).save_pretrained(tmp_path / "fewer")
+    Fewer(discrete).save_pretrained(tmp_path / "fewer")
     fewer = Fewer.from_pretrained(tmp_path / "fewer")
-    assert fewer.given["bases"][0].digest == one.digest
+    assert fewer.given["bases"][0].digest == discrete.digest
     assert config_of(tmp_path / "fewer").keys() == {"basis"}
 
 
@@ -321,7 +323,7 @@ DAMAGES = {
     "other kind": (
         lambda folder: change(
             folder,
-            basis=config_of(folder)["basis"] | {"spec": config_of(folder)["basis"]["spec"] | {"kind": "hermite"}},
+            basis=config_of(folder)["basis"] | {"spec": config_of(folder)["basis"]["spec"] | {"kind": "other"}},
         ),
         "HermiteBasis.load: refused",
     ),
@@ -495,5 +497,5 @@ try:
 except ImportError as error:
     print(error)
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said == 'the Hub needs huggingface_hub: pip install "scale-disco[hub]"\n'
+    message = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert message == 'the Hub needs huggingface_hub: pip install "scale-disco[hub]"\n'

@@ -84,12 +84,12 @@ def test_lift_keeps_the_mean_and_the_size():
     flat = torch.full((2, 3, 5, 7), 2.0)
     assert torch.allclose(lift(flat), torch.full((6, 3, 5, 7), 2.0))
     noise = torch.randn(1, 1, 64, 64)
-    deviations = [one.std().item() for one in lift(noise)]
-    assert deviations[0] == noise.std()
-    assert all(a > 1.2 * b for a, b in itertools.pairwise(deviations))
+    stds = [scale.std().item() for scale in lift(noise)]
+    assert stds[0] == noise.std()
+    assert all(a > 1.2 * b for a, b in itertools.pairwise(stds))
 
 
-def test_weights_precision_files_and_baking():
+def test_antialiased_networks_are_cast_saved_and_baked():
     net = converted((1, 2**0.5, 2))
     assert set(net.state_dict()) == set(network().state_dict())
     file = io.BytesIO()

@@ -28,15 +28,15 @@ def test_the_first_scale_is_the_network(kind):
     net, x = network(kind), images(kind)
     with torch.no_grad():
         converted = to_scale_equivariant(net, SCALES, project=None, example=x)
-        for found, expected in zip(tree_leaves(converted(x)), tree_leaves(net(x)), strict=True):
-            assert found.shape == (*expected.shape[:2], 3, *expected.shape[2:])
-            torch.testing.assert_close(found[:, :, 0], expected, rtol=1e-5, atol=1e-5)
+        for output, expected in zip(tree_leaves(converted(x)), tree_leaves(net(x)), strict=True):
+            assert output.shape == (*expected.shape[:2], 3, *expected.shape[2:])
+            torch.testing.assert_close(output[:, :, 0], expected, rtol=1e-5, atol=1e-5)
             for k in (1, 2):
-                assert not torch.allclose(found[:, :, k], expected, rtol=1e-3, atol=1e-4)
+                assert not torch.allclose(output[:, :, k], expected, rtol=1e-3, atol=1e-4)
 
 
 @everywhere
-def test_the_place_of_the_projection_is_found(kind):
+def test_scales_are_reduced_before_the_last_global_pool(kind):
     net, x = network(kind), images(kind)
     converted = to_scale_equivariant(net, SCALES, example=x)
     assert str(converted.place) == NETWORKS[kind][1]
@@ -51,7 +51,7 @@ def test_one_scale_is_the_network():
 
 
 @pytest.mark.parametrize("reduce", ["max", "mean", "logsumexp"])
-def test_the_projection_is_what_was_asked_for(reduce):
+def test_reduce_selects_the_projection(reduce):
     net, x = sequential().eval(), torch.randn(2, 3, 32, 32)
     body, head = net[:6], net[6:]
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_the_projection_is_what_was_asked_for(reduce):
 
 
 @everywhere
-def test_checkpoints_go_both_ways(kind):
+def test_checkpoints_load_in_both_directions(kind):
     net, x = network(kind), images(kind)
     converted = to_scale_equivariant(net, SCALES, example=x)
     state = net.state_dict()
@@ -83,7 +83,7 @@ def test_checkpoints_keep_their_names_inside_another_network():
         to_scale_equivariant(net).load_state_dict({k: v for k, v in net.state_dict().items() if k != "0.bias"})
 
 
-def test_an_ordinary_checkpoint_fits_neighbours_and_temperature():
+def test_ordinary_checkpoints_load_with_zero_neighbors_and_default_temperature():
     net = sequential().eval()
     converted = to_scale_equivariant(net, SCALES, reduce="logsumexp", scale_extent=2)
     nn.init.ones_(converted.network[4].neighbours)
@@ -98,7 +98,7 @@ def test_an_ordinary_checkpoint_fits_neighbours_and_temperature():
 
 
 @everywhere
-def test_the_given_network_is_untouched(kind):
+def test_the_given_network_is_not_modified(kind):
     net = network(kind).train()
     before, text = copy.deepcopy(net.state_dict()), repr(net)
     converted = to_scale_equivariant(net, SCALES, example=images(kind))
@@ -114,7 +114,7 @@ def test_the_given_network_is_untouched(kind):
 @everywhere
 def test_gradients_flow(kind):
     converted = to_scale_equivariant(network(kind), SCALES, example=images(kind)).train()
-    sum(one.square().sum() for one in tree_leaves(converted(images(kind, 4)))).backward()
+    sum(output.square().sum() for output in tree_leaves(converted(images(kind, 4)))).backward()
     for name, parameter in converted.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -125,26 +125,26 @@ def test_gradients_are_those_of_the_same_network_written_by_hand():
     conv = nn.Conv2d(2, 3, 3, padding=1).double()
     converted = to_scale_equivariant(nn.Sequential(conv), (1, 2), project=None)
     x = torch.randn(2, 2, 12, 12, dtype=torch.float64, requires_grad=True)
-    weight, bias = (one.detach().clone().requires_grad_() for one in (conv.weight, conv.bias))
+    weight, bias = (parameter.detach().clone().requires_grad_() for parameter in (conv.weight, conv.bias))
     by_hand = torch.stack([F.conv2d(x, weight, bias, padding=d, dilation=d) for d in (1, 2)], 2)
     factors = torch.randn_like(by_hand)
     expected = torch.autograd.grad((by_hand * factors).sum(), [weight, bias, x])
-    found = torch.autograd.grad((converted(x) * factors).sum(), [*converted.parameters(), x])
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    gradients = torch.autograd.grad((converted(x) * factors).sum(), [*converted.parameters(), x])
+    for gradient, reference in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, reference)
 
 
-def test_it_learns():
+def test_training_reduces_the_loss():
     torch.manual_seed(0)
     converted = to_scale_equivariant(sequential(), SCALES).train()
     x, y = torch.randn(16, 3, 16, 16), torch.randint(5, (16,))
-    optimiser = torch.optim.Adam(converted.parameters(), 0.01)
+    optimizer = torch.optim.Adam(converted.parameters(), 0.01)
     losses = []
     for _ in range(40):
         loss = F.cross_entropy(converted(x), y)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
 
@@ -164,9 +164,9 @@ def test_a_whole_network_with_strides_is_exact_under_subsampling():
     x = torch.randn(2, 1, 128, 128, dtype=torch.float64)
     whole, shrunk = converted(x), converted(x[..., ::2, ::2])
     for k in range(2):
-        found, expected = shrunk[:, :, k], whole[:, :, k + 1, ::2, ::2]
+        output, expected = shrunk[:, :, k], whole[:, :, k + 1, ::2, ::2]
         inside = (..., slice(8, -8), slice(8, -8))
-        torch.testing.assert_close(found[inside], expected[inside], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(output[inside], expected[inside], rtol=1e-10, atol=1e-10)
 
 
 def waves(side):
@@ -179,7 +179,7 @@ def waves(side):
     return (rows[:, :, None] * cols[:, None, :])[:, None]
 
 
-def test_means_instead_of_strides_and_maxima_keep_equivariance():
+def test_average_pooling_instead_of_strides_and_max_pooling_improves_equivariance():
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(1, 8, 7, 2, 3),
@@ -210,7 +210,7 @@ def test_means_instead_of_strides_and_maxima_keep_equivariance():
 
 @pytest.mark.parametrize("window", [(2, 2, 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (5, 3, 2)])
 @pytest.mark.parametrize("side", [15, 16, 17])
-def test_means_have_the_size_of_the_maxima(window, side):
+def test_average_pooling_keeps_the_output_size_of_max_pooling(window, side):
     net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.MaxPool2d(*window))
     converted = to_scale_equivariant(net, (1, 2), pooling="average")
     x = torch.randn(1, 1, side, side)
@@ -221,23 +221,23 @@ def test_means_have_the_size_of_the_maxima(window, side):
 
 @pytest.mark.parametrize("window", [(2, 2, 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (4, 3, 2)])
 @pytest.mark.parametrize("side", [1, 2, 5, 16, 17])
-def test_windows_grow_with_the_scale(window, side):
-    """Of a ramp, the largest in a window is its centre plus half of its reach, which grows with the scale."""
+def test_growing_pooling_windows_scale_with_the_kernel(window, side):
+    """Of a ramp, the largest in a window is its center plus half of its reach, which grows with the scale."""
     size, _, padding = window
     if side + 2 * padding < size:
         pytest.skip("no window fits")
     layer = GrowingMaxPool(nn.MaxPool2d(*window), Scales([1, 1.5, 2]))
     ramp = torch.arange(float(side)).expand(1, 1, side, side)
-    found = layer(torch.cat([ramp] * 3))
+    output = layer(torch.cat([ramp] * 3))
     own = nn.MaxPool2d(*window)(ramp)
-    assert found.isfinite().all()
-    assert found.shape == (3, *own.shape[1:])
-    assert torch.equal(found[:1], own)
+    assert output.isfinite().all()
+    assert output.shape == (3, *own.shape[1:])
+    assert torch.equal(output[:1], own)
     if side > 10:
         inside = slice(2, -3)
         for k, ratio in enumerate((1, 1.5, 2)):
             torch.testing.assert_close(
-                found[k, 0][inside, inside], own[0, 0][inside, inside] + (ratio - 1) * (size - 1) / 2
+                output[k, 0][inside, inside], own[0, 0][inside, inside] + (ratio - 1) * (size - 1) / 2
             )
 
 
@@ -262,7 +262,7 @@ def to_scale_free(part, x):
     return part.forward(x)
 
 
-def test_a_place_behind_the_last_call_of_a_layer():
+def test_projection_after_the_last_call_of_a_layer():
     net = Reused().eval()
     x = torch.randn(2, 3, 16, 16)
     converted = to_scale_equivariant(net, SCALES, project="conv", example=x)
@@ -270,11 +270,11 @@ def test_a_place_behind_the_last_call_of_a_layer():
         conv = converted.network.conv
         maps = conv.forward(torch.tanh(conv.forward(torch.cat([x] * 3)))).unflatten(0, (3, -1)).amax(0)
         expected = net.head(torch.tanh(maps).mean((2, 3)))
-        for _ in range(2):  # calls are counted anew in every run
+        for _ in range(2):  # calls are counted again in every run
             torch.testing.assert_close(converted(x), expected)
 
 
-def test_neighbours_are_the_next_larger_scale():
+def test_neighbors_are_the_next_larger_scales():
     conv = nn.Conv2d(2, 3, 3, padding=1, bias=False).double()
     net = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1).double(), conv)
     converted = to_scale_equivariant(net, (1, 2, 4), project=None, scale_extent=2)
@@ -291,12 +291,12 @@ def test_neighbours_are_the_next_larger_scale():
         torch.testing.assert_close(converted(x)[:, :, k], expected)
 
 
-def test_neighbours_suppose_equal_steps():
+def test_scale_extent_warns_of_unequal_steps():
     with pytest.warns(UserWarning, match="to_scale_equivariant: scale_extent 2 assumes equal steps between scales"):
         to_scale_equivariant(sequential(), (1, 2, 3), scale_extent=2)
 
 
-def test_the_made_up_example_has_the_channels_of_the_first_convolution():
+def test_default_example_has_the_channels_of_the_first_convolution():
     net = nn.Sequential(nn.Conv2d(5, 3, 1), nn.Conv2d(3, 4, 3, padding=1))
     assert to_scale_equivariant(net, (1, 2))(torch.randn(2, 5, 8, 8)).shape == (2, 4, 8, 8)
 
@@ -342,7 +342,7 @@ def test_outputs_of_all_kinds():
     assert flat.shape == (5, 196, 3)
 
 
-def test_the_network_inside_is_within_reach():
+def test_attributes_of_the_inner_network_raise_helpful_errors():
     converted = to_scale_equivariant(resnet18(classes=5), (1, 2))
     with pytest.raises(AttributeError, match=r"fc is a part of the network: use \.network\.fc"):
         _ = converted.fc

@@ -27,8 +27,8 @@ def test_bake(kind):
     net = to_scale_equivariant(network(kind), SCALES, example=x)
     with torch.no_grad():
         baked = bake(net)
-        for found, expected in zip(tree_leaves(baked(x)), tree_leaves(net(x)), strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        for output, expected in zip(tree_leaves(baked(x)), tree_leaves(net(x)), strict=True):
+            torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)
     hooked = {"reused": 1}.get(kind, 0)  # a layer with a hook stays as it is
     assert count(baked, FoldedConv) == hooked
     assert count(baked, _BatchNorm) == {"dense, strided 7x7": 1}.get(kind, 0)  # its norm follows a concatenation
@@ -80,8 +80,8 @@ def test_onnx(kind, pooling, tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
     x = torch.randn(3, 3, 48, 40)
     with torch.no_grad():
-        found = torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
-        torch.testing.assert_close(found, net(x), rtol=1e-4, atol=1e-4)
+        output = torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+        torch.testing.assert_close(output, net(x), rtol=1e-4, atol=1e-4)
 
 
 def test_compile():
@@ -89,9 +89,9 @@ def test_compile():
     twin = copy.deepcopy(net)
     x = images("")
     compiled = torch.compile(twin, dynamic=False)
-    expected, found = net(x), compiled(x)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    expected, output = net(x), compiled(x)
+    torch.testing.assert_close(output, expected, rtol=1e-3, atol=1e-3)
     expected.square().sum().backward()
-    found.square().sum().backward()
-    for one, other in zip(twin.parameters(), net.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=2e-2, atol=2e-2 * float(other.grad.abs().max()) + 1e-5)
+    output.square().sum().backward()
+    for own, ref in zip(twin.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, ref.grad, rtol=2e-2, atol=2e-2 * float(ref.grad.abs().max()) + 1e-5)

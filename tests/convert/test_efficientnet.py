@@ -17,7 +17,7 @@ from scale_disco.models.checkpoints import read_weights
 
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
-# The README of the weights: the five likeliest classes, with ImageNet's usual mean and deviation.
+# The README of the weights: the five likeliest classes, with ImageNet's usual mean and standard deviation.
 SANITY = {
     "dav2_demo06_bridge": [821, 718, 839, 884, 421],
     "dav2_demo15_stairs": [698, 406, 497, 741, 884],
@@ -40,8 +40,8 @@ def net():
 
 @pytest.fixture
 def images(shared):
-    """The photographs of the table, [5, 3, 224, 224]."""
-    image = pytest.importorskip("PIL.Image", reason="reading photographs needs pillow")
+    """The photos of the table, [5, 3, 224, 224]."""
+    image = pytest.importorskip("PIL.Image", reason="reading photos needs pillow")
     pixels = []
     for name in SANITY:
         path = shared / "data" / "photos" / f"{name}.jpg"
@@ -53,8 +53,8 @@ def images(shared):
         left, top = ((length - 224) // 2 for length in photo.size)
         pixels.append(np.asarray(photo.crop((left, top, left + 224, top + 224)), np.float32))
     rgb = torch.from_numpy(np.stack(pixels)).movedim(3, 1) / 255
-    mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    return (rgb - mean[:, None, None]) / deviation[:, None, None]
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    return (rgb - mean[:, None, None]) / std[:, None, None]
 
 
 def spatial(network):

@@ -51,7 +51,7 @@ class Encoder(nn.Module):
         return self.head(self.encoder(self.patch(x).flatten(2).transpose(1, 2)).mean(1))
 
 
-def test_transformers():
+def test_transformers_are_refused():
     assert "encoder.layers.0 (TransformerEncoderLayer)" in refusal(Encoder().eval())
     assert "attention" in refusal(Attention(fused=True))
     assert "a product of two maps, as in attention" in refusal(Attention(fused=False))
@@ -59,7 +59,7 @@ def test_transformers():
     assert "has no convolution of more than one pixel" in refusal(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Linear(3, 4)))
 
 
-def test_traced_scripted_compiled_and_wrapped():
+def test_traced_scripted_compiled_and_wrapped_networks_are_refused():
     net, x = sequential().eval(), torch.randn(1, 3, 16, 16)
     with pytest.warns(DeprecationWarning, match="torch.jit"):
         traced = torch.jit.trace(net, x)
@@ -80,7 +80,7 @@ def test_a_graph_of_modules_is_a_network_like_any_other():
         )
 
 
-def test_devices():
+def test_device_mismatches_are_refused():
     net = sequential()
     example = torch.randn(1, 3, 16, 16)
     assert "expected an example on cpu like the network, got one on meta" in refusal(net, example=example.to("meta"))
@@ -89,7 +89,7 @@ def test_devices():
     assert "expected a network on one device, got cpu, meta" in refusal(split)
 
 
-def test_examples():
+def test_invalid_examples_are_refused():
     net = sequential()
     assert "expected an example [B, C, H, W], got shape (3, 16, 16)" in refusal(net, example=torch.randn(3, 16, 16))
     assert "expected an example [B, C, H, W], got list" in refusal(net, example=[1, 2])
@@ -101,7 +101,7 @@ def test_examples():
     assert "does not take the example" in refusal(net, example=torch.randn(1, 4, 16, 16), project=None)
 
 
-def test_choices():
+def test_invalid_options_are_refused():
     net = sequential()
     for name in ("layer9", "", 3):
         text = refusal(net, project=name)
@@ -125,14 +125,14 @@ class Unused(nn.Module):
         return self.conv(x)
 
 
-def test_places_that_cannot_be():
+def test_invalid_projection_points_are_refused():
     assert "the network never calls it" in refusal(Unused(), project="spare")
     # Its skip connection still holds all scales where the deeper map holds one.
     text = refusal(UNet(), project="deep")
     assert "UNet does not run with the scales reduced after deep" in text
 
 
-class Standardised(nn.Conv2d):
+class Standardized(nn.Conv2d):
     def forward(self, x):
         weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
         return F.conv2d(x, weight, self.bias, self.stride, self.padding)
@@ -150,22 +150,22 @@ class Functional(nn.Module):
 
 def test_layers_that_cannot_be_converted_are_all_listed():
     normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 3))
-    net = nn.Sequential(conv(), nn.ConvTranspose2d(4, 4, 2, 2), Standardised(4, 4, 3), normed)
+    net = nn.Sequential(conv(), nn.ConvTranspose2d(4, 4, 2, 2), Standardized(4, 4, 3), normed)
     text = refusal(net)
     assert "1 (ConvTranspose2d)" in text
-    assert "2 (Standardised has a forward of its own that is not padding layers and the convolution)" in text
+    assert "2 (Standardized has a forward of its own that is not padding layers and the convolution)" in text
     assert "3 (its weights are computed by a parametrization: remove that first)" in text
     assert "strict=False" in text
 
 
 def test_layers_that_cannot_be_converted_can_be_kept():
-    net = nn.Sequential(conv(), nn.ConvTranspose2d(4, 4, 2, 2), Standardised(4, 4, 3)).eval()
+    net = nn.Sequential(conv(), nn.ConvTranspose2d(4, 4, 2, 2), Standardized(4, 4, 3)).eval()
     x = torch.randn(2, 3, 8, 8)
     with torch.no_grad():
         converted = to_scale_equivariant(net, (1, 2), project=None, strict=False)
         torch.testing.assert_close(converted(x)[:, :, 0], net(x))
     assert converted.unconverted == ("1", "2")
-    assert type(converted.network[2]) is Standardised
+    assert type(converted.network[2]) is Standardized
 
 
 def test_functions_that_cannot_be_converted():
@@ -204,7 +204,7 @@ def test_what_follows_a_named_place_need_not_be_converted():
     assert to_scale_equivariant(net, project="body")(x).shape == net(x).shape
 
 
-def test_axes_of_another_number():
+def test_convolutions_with_other_spatial_dims_are_refused():
     class Channels(nn.Module):
         """Attention over channels by a convolution along them."""
 
@@ -219,9 +219,9 @@ def test_axes_of_another_number():
     net, x = Channels().eval(), torch.randn(2, 3, 16, 16)
     assert "mix (Conv1d in a network of 2 spatial axes)" in refusal(net)
     with torch.no_grad():
-        kept = to_scale_equivariant(net, (1, 2), project=None, strict=False)
-        torch.testing.assert_close(kept(x)[:, :, 0], net(x))
+        converted = to_scale_equivariant(net, (1, 2), project=None, strict=False)
+        torch.testing.assert_close(converted(x)[:, :, 0], net(x))
 
 
-def test_layers_without_weights_yet():
+def test_lazy_layers_are_refused():
     assert "run it once on an image" in refusal(nn.Sequential(nn.LazyConv2d(4, 3)))

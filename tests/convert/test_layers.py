@@ -27,11 +27,11 @@ def test_it_is_the_scale_convolution_of_the_discrete_basis(dims, side):
     conv = kind(4, 6, side, groups=2).double()
     basis = DiscreteBasis(side, SCALES, spatial_dims=dims)
     x = torch.randn(2, 4, *[24] * dims, dtype=torch.float64)
-    found = lifted(FoldedConv(conv, SCALES), F.pad(x, [side // 2] * 2 * dims))
+    output = lifted(FoldedConv(conv, SCALES), F.pad(x, [side // 2] * 2 * dims))
     expected = reference.scale_lift(x, conv.weight.flatten(2), basis, conv.bias, groups=2)
-    inside = (..., *[slice(9, 15)] * dims)  # an even kernel's centre is off by one pixel where it is padded
+    inside = (..., *[slice(9, 15)] * dims)  # an even kernel's center is off by one pixel where it is padded
     shift = (side + 1) % 2
-    torch.testing.assert_close(found[(..., *[slice(9 + shift, 15 + shift)] * dims)], expected[inside])
+    torch.testing.assert_close(output[(..., *[slice(9 + shift, 15 + shift)] * dims)], expected[inside])
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")  # of the ordinary convolution
@@ -50,9 +50,9 @@ def test_the_first_scale_is_the_convolution(sides, dilation, stride, padding, mo
     conv = nn.Conv2d(4, 8, sides, stride, padding, dilation, groups, bias, mode).double()
     x = torch.randn(2, 4, 70, 64, dtype=torch.float64)
     layer = FoldedConv(conv, SCALES)
-    found, expected = lifted(layer, x), conv(x)
-    assert torch.equal(found[:, :, 0], expected)
-    assert found.shape == (*expected.shape[:2], 3, *expected.shape[2:])
+    output, expected = lifted(layer, x), conv(x)
+    assert torch.equal(output[:, :, 0], expected)
+    assert output.shape == (*expected.shape[:2], 3, *expected.shape[2:])
 
 
 @settings(max_examples=40)
@@ -69,21 +69,21 @@ def test_integer_scales_commute_with_subsampling(sides, dilation, stride):
     x = torch.randn(1, 1, 128, 128, dtype=torch.float64)
     whole, shrunk = lifted(layer, x), lifted(layer, x[..., ::2, ::2])
     for k in range(2):
-        expected, found = whole[:, :, k + 1, ::2, ::2], shrunk[:, :, k]
-        rows, cols = (slice(14, min(a, b) - 14) for a, b in zip(expected.shape[-2:], found.shape[-2:], strict=True))
+        expected, output = whole[:, :, k + 1, ::2, ::2], shrunk[:, :, k]
+        rows, cols = (slice(14, min(a, b) - 14) for a, b in zip(expected.shape[-2:], output.shape[-2:], strict=True))
         if stride == 1:
-            torch.testing.assert_close(found[..., rows, cols], expected[..., rows, cols])
+            torch.testing.assert_close(output[..., rows, cols], expected[..., rows, cols])
 
 
-def test_oblong_kernels_are_close_to_the_whole():
+def test_rectangular_kernels_are_close_to_the_square_optimum():
     """Products of the axes, where a cube has its own optimum: the two differ by little."""
     wide = nn.Conv2d(1, 1, (5, 7), padding=(2, 3), bias=False).double()
     square = nn.Conv2d(1, 1, 7, padding=3, bias=False).double()
     with torch.no_grad():
         square.weight.zero_()[..., 1:-1, :] = wide.weight
     x = F.avg_pool2d(torch.randn(4, 1, 68, 68, dtype=torch.float64), 5, 1)
-    found, expected = (lifted(FoldedConv(conv, SCALES), x) for conv in (wide, square))
-    assert float((found - expected).detach().square().sum() / expected.detach().square().sum()) < 0.01
+    output, expected = (lifted(FoldedConv(conv, SCALES), x) for conv in (wide, square))
+    assert float((output - expected).detach().square().sum() / expected.detach().square().sum()) < 0.01
 
 
 def test_large_and_widely_dilated_kernels_stay_affordable():
@@ -142,7 +142,7 @@ def test_parametrized_weights_are_refused():
         call_of(normed)
 
 
-def test_wrong_input():
+def test_invalid_input_raises_errors():
     layer = FoldedConv(nn.Conv2d(3, 4, 3), SCALES)
     for shape in ((4, 3, 8, 8), (3, 2, 8, 8), (3, 3, 8)):
         with pytest.raises(ValueError, match=r"FoldedConv: expected input \[S \* B, C, H, W\] with S = 3 and C = 3"):
@@ -156,15 +156,15 @@ def test_gradients():
     assert torch.autograd.gradcheck(lambda *_: layer(x), (x, *layer.parameters()))
 
 
-def test_kept_kernels_follow_the_weights():
+def test_cached_kernels_follow_the_weights():
     layer = FoldedConv(nn.Conv2d(2, 2, 3, padding=1), SCALES, 2)
     x = torch.randn(3, 2, 8, 8)
 
     def check():
         with torch.no_grad():
-            found = layer(x)
-        torch.testing.assert_close(found, layer(x))  # with gradients nothing is kept
-        return found
+            output = layer(x)
+        torch.testing.assert_close(output, layer(x))  # with gradients nothing is kept
+        return output
 
     before = check()
     for change in (
@@ -188,7 +188,7 @@ def test_kept_kernels_follow_the_weights():
     torch.testing.assert_close(layer(x.double()), doubled)
 
 
-def test_kernels_are_made_once_for_the_same_weights(monkeypatch):
+def test_kernels_are_cached_while_weights_stay_equal(monkeypatch):
     layer = FoldedConv(nn.Conv2d(2, 2, 3, padding=1), SCALES)
     made = []
     monkeypatch.setattr(layer, "kernels", lambda: made.append(1) or FoldedConv.kernels(layer))

@@ -30,7 +30,7 @@ def transformed(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_layers_give_the_same_with_and_without(dtype, transformed):
+def test_layers_agree_with_and_without_transforms(dtype, transformed):
     layer = ScaleConv2d(16, 4, HermiteBasis.preset("mnist"), dtype=dtype)
     torch.nn.init.normal_(layer.bias)
     x = torch.randn(16, 16, 4, 20, 20, dtype=dtype, requires_grad=True)
@@ -43,10 +43,10 @@ def test_layers_give_the_same_with_and_without(dtype, transformed):
     size = 1e-5 if dtype == torch.float32 else 1e-12
     torch.testing.assert_close(fast, direct, rtol=size, atol=size * direct.abs().max().item())
     gradient = torch.randn_like(fast)
-    for one, other in zip(
+    for a, b in zip(
         torch.autograd.grad(fast, inputs, gradient), torch.autograd.grad(direct, inputs, gradient), strict=True
     ):
-        torch.testing.assert_close(one, other, rtol=size, atol=size * other.abs().max().item())
+        torch.testing.assert_close(a, b, rtol=size, atol=size * b.abs().max().item())
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_only_what_pays_is_transformed(case, transformed):
+def test_fft_runs_only_where_it_is_faster(case, transformed):
     batch, channels, side, size, dtype, times = CASES[case]
     layout = lay_out("test", DiscreteBasis(size, [1]), 1, "same", 1, "zeros")
     functional.lift(
@@ -85,7 +85,7 @@ def test_only_what_pays_is_transformed(case, transformed):
     assert len(transformed) == times
 
 
-def test_spectra_that_fill_the_memory_are_not_made():
+def test_fft_is_limited_by_memory():
     x = torch.empty(16, 1024, 64, 64, device="meta")
     assert not spectral.pays(x, torch.empty(1024, 1024, 15, 15, device="meta"))
     x, kernel = torch.empty(16, 16, 64, 64), torch.empty(1, 16, 15, 15)

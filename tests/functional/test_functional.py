@@ -40,8 +40,8 @@ def agree(fast, dense, *tensors):
     torch.testing.assert_close(*values)
     probe = torch.randn_like(values[0])
     gradients = [torch.autograd.grad((value * probe).sum(), tensors) for value in values]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other)
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
     return values[0]
 
 
@@ -145,7 +145,7 @@ WEIGHT, WEIGHTS = torch.rand(2, 4, 9), torch.rand(2, 4, 1, 9)
         (lambda b: scale_conv(MAPS, torch.rand(2, 4, 3, 9), b), "scale extent must be an integer from 1 to 2 .* got 3"),
     ],
 )
-def test_wrong_calls_get_one_line(call, message):
+def test_invalid_arguments_raise_one_line_errors(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call(DiscreteBasis(3, Scales([1, 2])))
     assert "\n" not in str(caught.value)

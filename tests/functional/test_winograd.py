@@ -22,7 +22,7 @@ def plain(x, kernel, dilation=1):
     return F.conv2d(x, kernel, padding=dilation * (kernel.shape[-1] // 2), dilation=dilation)
 
 
-def some(shape, taps, dtype=torch.float64):
+def inputs_of(shape, taps, dtype=torch.float64):
     x = torch.randn(3, 5, *shape, dtype=dtype, requires_grad=True)
     return x, torch.randn(7, 5, taps, taps, dtype=dtype, requires_grad=True)
 
@@ -35,16 +35,16 @@ def some(shape, taps, dtype=torch.float64):
 def test_equals_a_plain_convolution(taps, dilation, size, tiles, kernels, monkeypatch):
     monkeypatch.setattr(winograd, "_TILES", tiles)
     monkeypatch.setattr(winograd, "_KERNELS", kernels)
-    x, kernel = some(SIZES[size], taps)
+    x, kernel = inputs_of(SIZES[size], taps)
     fast, slow = winograd.correlate(x, kernel, dilation), plain(x, kernel, dilation)
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-10)
-    slope = torch.randn_like(slow)
-    for one, other in zip(*(torch.autograd.grad(y, [x, kernel], slope) for y in (fast, slow)), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    gradient = torch.randn_like(slow)
+    for a, b in zip(*(torch.autograd.grad(y, [x, kernel], gradient) for y in (fast, slow)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("taps", [3, 5])
-def test_few_digits_are_lost_in_single_precision(taps):
+def test_rounding_errors_in_single_precision_are_small(taps):
     x, kernel = torch.randn(1, 256, 24, 24), torch.randn(64, 256, taps, taps)
     exact = plain(x.double(), kernel.double())
     assert (winograd.correlate(x, kernel) - exact).std() < 1e-5 * exact.std()
@@ -53,33 +53,33 @@ def test_few_digits_are_lost_in_single_precision(taps):
 @pytest.mark.parametrize(("taps", "dilation"), [(3, 2), (5, 1)])
 def test_differentiates_twice(taps, dilation):
     x, kernel = torch.randn(1, 2, 5, 6), torch.randn(3, 2, taps, taps)
-    inputs = [one.double().requires_grad_() for one in (x, kernel)]
+    inputs = [tensor.double().requires_grad_() for tensor in (x, kernel)]
     assert torch.autograd.gradcheck(lambda *given: winograd.correlate(*given, dilation), inputs)
     assert torch.autograd.gradgradcheck(lambda *given: winograd.correlate(*given, dilation), inputs)
 
 
 @pytest.mark.parametrize("wanted", [0, 1])
 def test_differentiates_by_one_of_two(wanted):
-    inputs = [one.detach() for one in some((9, 9), 3)]
+    inputs = [tensor.detach() for tensor in inputs_of((9, 9), 3)]
     inputs[wanted].requires_grad_()
-    slopes = [torch.autograd.grad(f(*inputs).square().sum(), inputs[wanted])[0] for f in (winograd.correlate, plain)]
-    torch.testing.assert_close(*slopes)
+    gradients = [torch.autograd.grad(f(*inputs).square().sum(), inputs[wanted])[0] for f in (winograd.correlate, plain)]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func's own imports
 def test_differentiates_forward_and_image_by_image():
-    x, kernel = (one.detach() for one in some((9, 9), 5))
+    x, kernel = (tensor.detach() for tensor in inputs_of((9, 9), 5))
     changes = torch.randn_like(x), torch.randn_like(kernel)
 
     def every_way(f):
         yield torch.func.jvp(f, (x, kernel), changes)
         yield torch.func.jvp(lambda x: f(x, kernel), (x,), changes[:1])
         yield torch.func.jvp(lambda kernel: f(x, kernel), (kernel,), changes[1:])
-        slope = torch.func.grad(lambda kernel, image: f(image[None], kernel).square().sum())
-        yield torch.vmap(slope, (None, 0))(kernel, x)
+        gradient = torch.func.grad(lambda kernel, image: f(image[None], kernel).square().sum())
+        yield torch.vmap(gradient, (None, 0))(kernel, x)
 
-    for one, other in zip(every_way(winograd.correlate), every_way(plain), strict=True):
-        torch.testing.assert_close(one, other)
+    for a, b in zip(every_way(winograd.correlate), every_way(plain), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def tiled(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", [ScaleLift2d, ScaleConv2d])
-def test_layers_give_the_same_with_and_without(kind, dtype, tiled):
+def test_layers_agree_with_and_without_transforms(kind, dtype, tiled):
     layer = kind(128, 256, DiscreteBasis(3, [1, 2**0.5, 2], support=5), dtype=dtype)
     torch.nn.init.normal_(layer.bias)
     scales = [3] if kind is ScaleConv2d else []
@@ -110,10 +110,10 @@ def test_layers_give_the_same_with_and_without(kind, dtype, tiled):
         direct = layer(x)
     assert len(tiled) == 3
     size = 1e-4 if dtype == torch.float32 else 1e-10
-    slope = torch.randn_like(fast)
-    ways = [[y, *torch.autograd.grad(y, inputs, slope)] for y in (fast, direct)]
-    for one, other in zip(*ways, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=size * other.abs().max().item())
+    gradient = torch.randn_like(fast)
+    ways = [[y, *torch.autograd.grad(y, inputs, gradient)] for y in (fast, direct)]
+    for a, b in zip(*ways, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=size * b.abs().max().item())
 
 
 CASES = {
@@ -132,7 +132,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_only_what_pays_runs_by_tiles(case, tiled):
+def test_winograd_runs_only_where_it_is_faster(case, tiled):
     (batch, before, after, side), taps, dilation, dtype, times = CASES[case]
     x, kernel = torch.randn(batch, before, side, side, dtype=dtype), torch.randn(after, before, taps, taps, dtype=dtype)
     pads = dilation * (taps // 2), dilation * ((taps - 1) // 2)
@@ -141,7 +141,7 @@ def test_only_what_pays_runs_by_tiles(case, tiled):
 
 
 @pytest.mark.parametrize(("channels", "times"), [(128, 0), (256, 1)])
-def test_more_channels_where_nothing_is_trained(channels, times, tiled):
+def test_winograd_needs_more_channels_without_gradients(channels, times, tiled):
     with torch.no_grad():
         functional.lift(torch.randn(1, 128, 32, 32), [torch.randn(channels, 128, 3, 3)], None, layout())
     assert len(tiled) == times
@@ -154,7 +154,7 @@ def test_other_layouts_run_directly(options, tiled):
     assert tiled == []
 
 
-def test_an_oblong_kernel_runs_directly(tiled):
+def test_a_rectangular_kernel_runs_directly(tiled):
     kernel = torch.randn(256, 128, 5, 3)
     functional.lift(
         torch.randn(1, 128, 32, 32), [kernel], None, Layout((1, 1), 1, "zeros", ((1, 1),), (((2, 2), (1, 1)),))

@@ -21,7 +21,7 @@ DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3), "resnet50": (3, 4,
 PARAMETERS = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032}
 ENTRIES = {"resnet18": 122, "resnet34": 218, "resnet50": 320}
 
-# The README of the weights: the five likeliest classes of photographs and their probabilities.
+# The README of the weights: the five likeliest classes of photos and their probabilities.
 SANITY = {
     "dav2_demo06_bridge": {821: 0.9494, 718: 0.0100, 421: 0.0075, 877: 0.0069, 791: 0.0060},
     "dav2_demo15_stairs": {698: 0.8083, 497: 0.0667, 668: 0.0546, 663: 0.0253, 884: 0.0126},
@@ -211,8 +211,8 @@ def caffe(shared):
 
 
 def photos(shared, side=224):
-    """The photographs of the table as Caffe's weights want them, [4, 3, side, side]."""
-    image = pytest.importorskip("PIL.Image", reason="reading photographs needs pillow")
+    """The photos of the table as Caffe's weights want them, [4, 3, side, side]."""
+    image = pytest.importorskip("PIL.Image", reason="reading photos needs pillow")
     pixels = []
     for name in SANITY:
         path = shared / "data" / "photos" / f"{name}.jpg"
@@ -267,7 +267,7 @@ def test_options_reach_the_conversion(monkeypatch):
         "reduce": "max",
         "scale_extent": 2,
         "pooling": "average",
-        "downsampling": "centred",
+        "downsampling": "centered",
         "antialias": True,
     }
     create_model("resnet18/disco", classes=3, scales=(1, 3), **options)
@@ -329,7 +329,7 @@ CNN_OPTIONS = "pretrained, sha256, classes, stride_first"
         ("resnet18/cnn", {"pretrained": "torchvison"}, FileNotFoundError, "or timm; no such file: torchvison"),
     ],
 )
-def test_wrong_calls_get_one_line(name, options, kind, message):
+def test_invalid_arguments_raise_one_line_errors(name, options, kind, message):
     with pytest.raises(kind, match=message) as caught:
         create_model(name, **options)
     assert "\n" not in str(caught.value)

@@ -22,7 +22,7 @@ class Case:
     output: tuple[int, ...]
 
     def layer(self, seed: int = 0) -> nn.Module:
-        """The layer with all its parameters random, neighbours of the scale included, so that none hides a mistake."""
+        """The layer with all its parameters random, neighbors of the scale included, so that none hides a mistake."""
         torch.manual_seed(seed)
         layer = self.build()
         for parameter in layer.parameters():

@@ -21,7 +21,7 @@ SIDES = {1: 96, 2: 64, 3: 60}  # large enough for an antialiased quarter and its
 THREE = DiscreteBasis(3, ROOT_2)
 
 
-def randomised(layer: nn.Module) -> nn.Module:
+def randomized(layer: nn.Module) -> nn.Module:
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
     return layer.double()
@@ -33,7 +33,7 @@ def randomised(layer: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("scales", [[1, 2], [1, 3], [1, 2, 4]])
 def test_lifting_is_exact_on_integer_scales(dims, scales, mode, antialias):
     basis = DiscreteBasis(3, scales, spatial_dims=dims)
-    lift = randomised(LIFTS[dims](2, 3, basis))
+    lift = randomized(LIFTS[dims](2, 3, basis))
     images = torch.randn(1, 2, *[SIDES[dims]] * dims, dtype=torch.float64)
     assert equivariance_error(lift, images, scales, mode=mode, antialias=antialias) < 1e-20  # a squared norm
 
@@ -44,7 +44,7 @@ def test_lifting_is_exact_on_integer_scales(dims, scales, mode, antialias):
 @pytest.mark.parametrize("scales", [[1, 2], [1, 3], [1, 2, 4]])
 def test_scale_convolution_is_exact_on_integer_scales(dims, scales, extent, mode):
     basis = DiscreteBasis(3, scales, spatial_dims=dims)
-    conv = randomised(CONVS[dims](2, 3, basis, scale_extent=extent))
+    conv = randomized(CONVS[dims](2, 3, basis, scale_extent=extent))
     maps = torch.randn(1, 2, len(scales), *[SIDES[dims]] * dims, dtype=torch.float64)
     assert equivariance_error(conv, maps, scales, mode=mode, spatial_dims=dims) < 1e-20
 
@@ -56,10 +56,10 @@ def test_scale_convolution_is_exact_on_integer_scales(dims, scales, extent, mode
 def test_error_stays_below_the_prediction_of_the_basis(kernel_size, scales, extent):
     basis = DiscreteBasis(kernel_size, scales)
     images = photos()[:, :, :128, :128]
-    mapping = randomised(snn.ScaleLift2d(1, 8, basis)).float()
+    mapping = randomized(snn.ScaleLift2d(1, 8, basis)).float()
     error = equivariance_error(mapping, images, scales)
     if extent is not None:
-        conv = randomised(snn.ScaleConv2d(8, 8, basis, scale_extent=extent)).float()
+        conv = randomized(snn.ScaleConv2d(8, 8, basis, scale_extent=extent)).float()
         error = equivariance_error(conv, mapping(images).detach(), scales)
     assert 0 < error < basis.error
 
@@ -90,25 +90,25 @@ def test_layers_equal_their_dense_twins(problem):
     dims = basis.spatial_dims
     space = [side, side + 1, side + 2][:dims]
     if extent is None:
-        layer = randomised(LIFTS[dims](channels, outputs, basis, bias=bias, **options))
+        layer = randomized(LIFTS[dims](channels, outputs, basis, bias=bias, **options))
         x = torch.randn(2, channels, *space, dtype=torch.float64, requires_grad=True)
         dense = reference.scale_lift(x, layer.weight, basis, layer.bias, **options)
     else:
-        layer = randomised(CONVS[dims](channels, outputs, basis, bias=bias, scale_extent=extent, **options))
+        layer = randomized(CONVS[dims](channels, outputs, basis, bias=bias, scale_extent=extent, **options))
         x = torch.randn(2, channels, len(basis.scales), *space, dtype=torch.float64, requires_grad=True)
         dense = reference.scale_conv(x, layer.weight, basis, layer.bias, **options)
     y = layer(x)
     torch.testing.assert_close(y, dense)
     leaves = [x, *layer.parameters()]
     probe = torch.randn_like(y)
-    for one, other in zip(
+    for a, b in zip(
         *(torch.autograd.grad((out * probe).sum(), leaves, retain_graph=True) for out in (y, dense)), strict=True
     ):
-        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(a, b)
 
 
 def test_one_pixel_kernels_are_one_ordinary_convolution():
-    conv = randomised(snn.ScaleConv2d(4, 6, DiscreteBasis(1, [1, 1.3, 2]))).float()
+    conv = randomized(snn.ScaleConv2d(4, 6, DiscreteBasis(1, [1, 1.3, 2]))).float()
     maps = torch.randn(2, 4, 3, 8, 8)
     plain = nn.functional.conv3d(maps, conv.weight[..., None], conv.bias)
     torch.testing.assert_close(conv(maps), plain)
@@ -127,7 +127,7 @@ def test_one_pixel_kernels_are_one_ordinary_convolution():
 
 
 def test_strided_lifting_commutes_with_subsampling():
-    lift = randomised(snn.ScaleLift2d(1, 4, DiscreteBasis(3, [1, 2]), stride=2))
+    lift = randomized(snn.ScaleLift2d(1, 4, DiscreteBasis(3, [1, 2]), stride=2))
     images = torch.randn(1, 1, 64, 64, dtype=torch.float64)
     assert equivariance_error(lift, images, [1, 2], mode="nearest") < 1e-20
 
@@ -148,16 +148,16 @@ def test_a_deep_network_is_exact_under_subsampling(down, extent):
         layers += [nn.ReLU(), snn.ScaleConv2d(6, 6, basis, stride, scale_extent=extent if index > 3 else 1)]
         if index in (2, 4) and isinstance(down, nn.Module):
             layers.append(down)
-    network = randomised(nn.Sequential(*layers))
+    network = randomized(nn.Sequential(*layers))
     images = torch.randn(1, 1, 512, 512, dtype=torch.float64)
     maps = network(images)
     for factor, moved in ((2, 1), (4, 2)):
         shrunk = network(images[..., ::factor, ::factor])
-        # Neighbours past the last scale are zeros for both: compare the scales whose neighbours are all there.
-        kept = 3 - moved - 2 * (extent - 1)
-        if kept < 1:
+        # Neighbors past the last scale are zeros for both: compare the scales whose neighbors are all there.
+        common = 3 - moved - 2 * (extent - 1)
+        if common < 1:
             continue
-        want, got = maps[:, :, moved : moved + kept, ::factor, ::factor], shrunk[:, :, :kept]
+        want, got = maps[:, :, moved : moved + common, ::factor, ::factor], shrunk[:, :, :common]
         margin = want.shape[-1] * 3 // 8  # six layers at scale 4, twice downsampled, see far over the edge
         want, got = (x[..., margin:-margin, margin:-margin] for x in (want, got))
         assert float((want - got).norm() / want.norm()) < 1e-9
@@ -173,7 +173,7 @@ BASES = {
 
 @pytest.mark.parametrize("extent", [1, 2])
 @pytest.mark.parametrize("name", BASES)
-def test_variance_is_kept_twenty_layers_deep(name, extent):
+def test_initialization_keeps_the_variance_over_twenty_layers(name, extent):
     """He's rule for any basis: with weights scaled for pixels, smooth bases grow a millionfold."""
     basis = BASES[name]()
     images = (photos()[:1, :, :28, :28] - 0.5) / 0.25
@@ -193,31 +193,31 @@ def test_variance_is_kept_twenty_layers_deep(name, extent):
     assert bool(((typical > 0.1) & (typical < 10)).all()), typical
 
 
-def test_neighbouring_scales_start_at_zero():
+def test_neighboring_scales_start_at_zero():
     conv = snn.ScaleConv2d(4, 4, THREE, scale_extent=2)
     assert not conv.weight[:, :, 1].any()
     assert float(conv.weight[:, :, 0].detach().std()) == pytest.approx(math.sqrt(2 / (4 * THREE.power)), rel=0.3)
 
 
 def test_checkpoint_of_another_basis_is_refused_with_both_specs():
-    one = snn.ScaleConv2d(4, 4, THREE)
+    saved = snn.ScaleConv2d(4, 4, THREE)
     other = snn.ScaleConv2d(4, 4, DiscreteBasis(3, ROOT_2, prior="white", support=7))
     before = other.weight.clone()
     with pytest.raises(
         ValueError, match=r'another basis: .*"prior": "image.*; this layer has .*"prior": "white'
     ) as caught:
-        nn.Sequential(other).load_state_dict(nn.Sequential(one).state_dict())
+        nn.Sequential(other).load_state_dict(nn.Sequential(saved).state_dict())
     assert torch.equal(other.weight, before)
     assert "\n" not in str(caught.value)
-    other.load_state_dict({"weight": one.weight, "bias": one.bias})  # plain weights carry no note
+    other.load_state_dict({"weight": saved.weight, "bias": saved.bias})  # plain weights carry no note
 
 
 def test_the_same_numbers_are_the_same_basis(tmp_path):
-    one = snn.ScaleLift2d(1, 4, THREE)
+    saved = snn.ScaleLift2d(1, 4, THREE)
     THREE.save(tmp_path / "basis.safetensors")
     noisy = [Stencil(s.functions * (1 + 1e-12), s.dilation) for s in THREE.stencils]
     for basis in (Basis.load(tmp_path / "basis.safetensors"), Basis(ROOT_2, noisy, kernel_size=3)):
-        snn.ScaleLift2d(1, 4, basis).load_state_dict(one.state_dict())
+        snn.ScaleLift2d(1, 4, basis).load_state_dict(saved.state_dict())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -230,19 +230,19 @@ def test_checkpoints_may_be_cast_and_averaged(dtype):
 
 
 def test_assigned_weights_bring_their_precision():
-    exact = randomised(snn.ScaleLift2d(1, 4, THREE))
+    exact = randomized(snn.ScaleLift2d(1, 4, THREE))
     layer = snn.ScaleLift2d(1, 4, THREE)
     layer.load_state_dict(exact.state_dict(), assign=True)
     images = torch.randn(1, 1, 12, 12, dtype=torch.float64)
     torch.testing.assert_close(layer(images), exact(images), rtol=0, atol=0)
 
 
-def test_unequal_steps_with_neighbours_are_pointed_out():
+def test_scale_extent_warns_of_unequal_steps():
     with pytest.warns(UserWarning, match=r"ScaleConv2d: scale_extent 2 assumes equal steps between scales, got"):
         snn.ScaleConv2d(1, 1, DiscreteBasis(3, [1, 1.3, 2.1]), scale_extent=2)
 
 
-def test_what_the_layout_was_made_from_cannot_change():
+def test_layout_attributes_are_read_only():
     layer = snn.ScaleLift2d(1, 4, THREE, stride=2)
     with pytest.raises(AttributeError, match="stride"):
         layer.stride = 1
@@ -250,7 +250,7 @@ def test_what_the_layout_was_made_from_cannot_change():
 
 
 @pytest.mark.parametrize("note", [b"", b"{}", b"not json", b'{"spec": {}, "fingerprint": ["x"]}', b"\xff"])
-def test_damaged_note_gets_one_line(note):
+def test_a_damaged_extra_state_raises_a_one_line_error(note):
     layer = snn.ScaleLift2d(1, 4, THREE)
     state = layer.state_dict()
     state["_extra_state"] = torch.tensor(list(note), dtype=torch.uint8)
@@ -291,7 +291,7 @@ lift, conv = snn.ScaleLift2d(4, 4, THREE), snn.ScaleConv2d(4, 4, THREE)
         (lambda: snn.ScaleLift2d(4, 4, THREE, padding_mode="wrap"), ValueError, "one of zeros, circular, .* 'wrap'"),
     ],
 )  # fmt: skip
-def test_wrong_calls_get_one_line(call, kind, message):
+def test_invalid_arguments_raise_one_line_errors(call, kind, message):
     with pytest.raises(kind, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -238,8 +238,8 @@ def test_a_compiled_network_equals_eager():
             y = run(x)
             y.square().sum().backward()
             gradients.append([y.detach(), *(p.grad.clone() for p in net.parameters())])
-        for one, other in zip(*gradients, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+        for a, b in zip(*gradients, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
 def _train(net, images, targets, steps=2):

@@ -27,7 +27,7 @@ def test_state_is_that_of_torch():
     assert list(ours.state_dict()) == list(theirs.state_dict())
 
 
-def test_dropout_takes_channels_at_all_scales():
+def test_dropout_zeros_channels_at_all_scales():
     x = torch.ones(64, 32, 3, 4, 4)
     y = snn.ScaleDropout(0.25)(x)
     per_channel = y.flatten(2)
@@ -41,6 +41,6 @@ def test_dropout_takes_channels_at_all_scales():
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 2, 8, 8), (2, 4, 8, 8)])
-def test_wrong_input_gets_one_line(shape):
+def test_invalid_input_raises_one_line_errors(shape):
     with pytest.raises(ValueError, match=r"ScaleBatchNorm2d: expected input \[B, C, S, H, W\] with C = 4, got shape"):
         snn.ScaleBatchNorm2d(4)(torch.rand(shape))

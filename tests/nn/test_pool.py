@@ -103,7 +103,7 @@ def test_upsampling_to_a_size():
         (lambda: snn.ScaleUpsample(mode="cubic")(maps(1)), "with 2 spatial axes, got shape"),
     ],
 )
-def test_wrong_calls_get_one_line(call, message):
+def test_invalid_arguments_raise_one_line_errors(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -26,7 +26,7 @@ def test_logsumexp_survives_large_values():
     assert bool(torch.isfinite(y).all())
 
 
-def test_temperature_learns():
+def test_temperature_gets_gradients():
     project = ScaleProject("logsumexp", temperature=2.0)
     project(X).sum().backward()
     (temperature,) = project.parameters()
@@ -35,7 +35,7 @@ def test_temperature_learns():
 
 
 @pytest.mark.parametrize("reduce", ["max", "mean", "logsumexp"])
-def test_layers_behind_may_work_in_place(reduce):
+def test_in_place_layers_may_follow(reduce):
     x = X.clone().requires_grad_()
     torch.nn.functional.relu(ScaleProject(reduce)(x), inplace=True).sum().backward()
     assert x.grad is not None
@@ -49,6 +49,6 @@ def test_layers_behind_may_work_in_place(reduce):
         (lambda: ScaleProject()(X[0, 0, 0]), r"expected input \[B, C, S, ...\], got shape \(8, 8\)"),
     ],
 )
-def test_wrong_calls_get_one_line(call, message):
+def test_invalid_arguments_raise_one_line_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from scale_disco import bake, to_scale_equivariant
 from scale_disco.convert.layers import FoldedConv
-from tests.convert.test_errors import Standardised, refusal
+from tests.convert.test_errors import Standardized, refusal
 
 SCALES = (1, 2**0.5, 2)
 
@@ -40,7 +40,7 @@ class Attended(nn.Module):
 
 
 @pytest.mark.parametrize("functional", [False, True])
-def test_space_that_is_regained_was_not_given_up(functional):
+def test_squeeze_and_excitation_is_not_the_last_global_pool(functional):
     net = Attended(functional).eval()
     converted = to_scale_equivariant(net, SCALES)
     assert str(converted.place) == "at the output"
@@ -51,7 +51,7 @@ def test_space_that_is_regained_was_not_given_up(functional):
             torch.testing.assert_close(converted(x), to_scale_equivariant(net, SCALES, project=None)(x).amax(2))
 
 
-def test_a_place_that_fits_one_image_only_is_refused():
+def test_projection_points_that_only_broadcast_are_refused():
     """Scales of one image broadcast against one image."""
     assert "does not run with the scales reduced after second" in refusal(Attended(), project="second")
 
@@ -72,14 +72,14 @@ class Branches(nn.Module):
         return self.heat(x) if heat is None else heat, label
 
 
-def test_what_counts_is_what_a_layer_receives_not_when():
+def test_layers_are_converted_by_their_batch_size_not_call_order():
     nets = [Branches(heat_first) for heat_first in (True, False)]
     nets[1].load_state_dict(nets[0].state_dict())
     x = torch.randn(3, 3, 16, 16)
     first, second = (to_scale_equivariant(net, SCALES) for net in nets)
     assert str(second.place) == "before pool"
-    for one, other in zip(first(x), second(x), strict=True):
-        torch.testing.assert_close(one, other)
+    for a, b in zip(first(x), second(x), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 class Auxiliary(nn.Module):
@@ -101,7 +101,7 @@ class Auxiliary(nn.Module):
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_heads_of_training(behind):
+def test_auxiliary_heads_of_training_mode(behind):
     converted = to_scale_equivariant(Auxiliary(behind), SCALES).train()
     assert str(converted.place) == "after pool"
     assert isinstance(converted.network.aux, nn.Conv2d if behind else FoldedConv)
@@ -112,7 +112,7 @@ def test_heads_of_training(behind):
     torch.testing.assert_close(converted(x[:1])[1], aux[:1])  # images are no scales
 
 
-def test_layers_in_a_list():
+def test_layers_in_a_python_list_are_refused():
     class Listed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -160,12 +160,12 @@ class Mapping(dict):
         (lambda y: y.mean((2, 3)) - y[len(y) // 2 :].mean(), "depends on the other images of the batch, or is random"),
     ],
 )
-def test_outputs_that_are_not_of_one_image(wrap, message):
+def test_outputs_that_mix_images_are_refused(wrap, message):
     for project in ("auto", None):
         assert message in refusal(Returning(wrap), project=project)
 
 
-def test_a_batch_that_is_made_inside():
+def test_changed_batch_sizes_are_refused():
     class Pairs(nn.Module):
         """Two images stacked along channels, then along the batch."""
 
@@ -182,7 +182,7 @@ def test_a_batch_that_is_made_inside():
         assert "calls body on another batch than the images: expected 6, got 12" in text
 
 
-def test_a_layer_on_all_scales_and_on_one():
+def test_a_layer_called_before_and_after_the_projection_is_refused():
     class Again(nn.Module):
         def __init__(self):
             super().__init__()
@@ -194,12 +194,12 @@ def test_a_layer_on_all_scales_and_on_one():
     assert "calls conv on all scales and with the scales reduced after pool on one" in refusal(Again(), project="pool")
 
 
-def test_one_image_only():
+def test_networks_for_batches_of_one_are_refused():
     net = Returning(lambda y: y.view(1, 4, 224, 224))
     assert "Returning takes one image and not 2, as scales need: " in refusal(net)
 
 
-def test_a_network_without_data():
+def test_networks_on_the_meta_device():
     net = nn.Sequential(conv(3, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     converted = to_scale_equivariant(net.to("meta"), SCALES)
     assert converted(torch.randn(2, 3, 16, 16, device="meta")).shape == (2, 4)
@@ -208,21 +208,21 @@ def test_a_network_without_data():
     assert converted(torch.randn(2, 3, 16, 16)).isfinite().all()
 
 
-def test_chance_can_be_converted_all_the_same():
+def test_random_networks_convert_with_strict_false():
     noisy = Returning(lambda y: y + torch.randn_like(y))
     assert to_scale_equivariant(noisy, SCALES, strict=False)(torch.randn(2, 3, 8, 8)).shape == (2, 4, 8, 8)
 
 
-def test_a_patched_forward_is_a_forward_of_its_own():
+def test_a_patched_forward_is_refused():
     net = nn.Sequential(conv(3, 4))
     net[0].forward = MethodType(lambda self, x: F.conv2d(x, self.weight * 2, self.bias), net[0])
     assert "0 (Conv2d has a forward of its own" in refusal(net)
 
 
-def test_strided_points_that_cannot_become_means():
+def test_strided_pointwise_convolutions_that_cannot_be_averaged_are_refused():
     normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 1, 2))
     for point, message in (
-        (Standardised(4, 4, 1, 2), "1 (Standardised has a forward of its own"),
+        (Standardized(4, 4, 1, 2), "1 (Standardized has a forward of its own"),
         (normed, "1 (its weights are computed by a parametrization"),
         (nn.Conv2d(4, 4, 1, 2, padding=1), "1 (a strided Conv2d of one pixel with padding)"),
     ):
@@ -231,7 +231,7 @@ def test_strided_points_that_cannot_become_means():
         assert to_scale_equivariant(net, SCALES).unconverted == ()
 
 
-def test_strided_points_keep_their_groups():
+def test_strided_pointwise_convolutions_keep_their_groups():
     point = nn.Conv2d(4, 8, 1, 2, groups=2)
     net = to_scale_equivariant(nn.Sequential(conv(3, 4), point), SCALES, downsampling="centered").network
     x = torch.randn(3, 4, 9, 9)
@@ -295,7 +295,7 @@ class Shuffled(nn.Module):
     ("net", "place"),
     [(Permuting, "before avgpool"), (Concatenated, "after body"), (Largest, "after body"), (Shuffled, "before pool")],
 )
-def test_places(net, place):
+def test_projection_points(net, place):
     assert str(to_scale_equivariant(net(), SCALES).place) == place
 
 
@@ -343,13 +343,13 @@ class Asking(nn.Module):
         return self.conv(input=x)[..., : -self.conv.padding[0]] * self.conv.stride[0] / self.conv.groups
 
 
-def test_layers_can_be_asked():
+def test_converted_layers_keep_the_attributes_of_convolutions():
     net, x = Asking(), torch.randn(2, 3, 16)
     with torch.no_grad():
         torch.testing.assert_close(to_scale_equivariant(net, SCALES, project=None)(x)[:, :, 0], net(x))
 
 
-def test_hooks_of_all_kinds_are_kept():
+def test_all_hooks_are_preserved():
     net = nn.Sequential(conv(3, 4))
     seen = []
     net[0].register_forward_pre_hook(lambda layer, args, kwargs: seen.append("before"), with_kwargs=True)
@@ -361,7 +361,7 @@ def test_hooks_of_all_kinds_are_kept():
     assert seen == ["before", "after", "backward"]
 
 
-def test_the_example_is_left_alone():
+def test_the_example_is_not_modified():
     example = torch.randn(1, 3, 8, 8)
     before = example.clone()
     to_scale_equivariant(nn.Sequential(nn.ReLU(inplace=True), conv(3, 4)), SCALES, example=example)
@@ -369,7 +369,7 @@ def test_the_example_is_left_alone():
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func's own imports
-def test_whoever_follows_the_computation_sees_it():
+def test_cached_kernels_are_not_used_under_functional_transforms():
     net = to_scale_equivariant(nn.Sequential(conv(3, 4)), SCALES).eval()
     x = torch.randn(1, 3, 8, 8)
     with torch.no_grad():
@@ -379,8 +379,8 @@ def test_whoever_follows_the_computation_sees_it():
         def of(weight):
             return torch.func.functional_call(net.network[0], {"weight": weight}, (torch.cat([x] * 3),))
 
-        _, slope = torch.func.jvp(of, (weight.detach(),), (torch.ones_like(weight),))
-        assert slope.abs().max() > 0.1
+        _, tangent = torch.func.jvp(of, (weight.detach(),), (torch.ones_like(weight),))
+        assert tangent.abs().max() > 0.1
     with torch.inference_mode():
         torch.testing.assert_close(net(x), expected)
     net(x).sum().backward()
@@ -410,9 +410,53 @@ def test_padding_layers_are_baked_too():
         torch.testing.assert_close(bake(converted)(x), converted(x))
 
 
-def test_oblong_kernels_at_several_scales_between():
+def test_rectangular_kernels_at_non_integer_scales():
     net = nn.Sequential(nn.Conv2d(1, 1, (1, 5), padding=(0, 2), bias=False))
     scales = (1, 2 ** (1 / 3), 2 ** (2 / 3), 2 ** (4 / 3))
     kernels = to_scale_equivariant(net, scales, project=None).network[0].kernels()
     assert kernels[2].shape[-1] > kernels[1].shape[-1]  # each has its own
     torch.testing.assert_close(kernels[3], kernels[1])  # and a dilation shares it
+
+
+class Gate(nn.Module):
+    """Squeeze and excitation."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool, self.gate = nn.AdaptiveAvgPool2d(1), conv(6, 6, 1)
+
+    def forward(self, x):
+        return x * self.gate(self.pool(x)).sigmoid()
+
+
+class Shrinking(nn.Module):
+    """A convolution instead of a global pool, after squeeze and excitation."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.gate, self.last, self.head = conv(3, 6), Gate(), nn.Conv2d(6, 8, 16), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(self.last(self.gate(self.body(x))).flatten(1))
+
+
+class LateGate(nn.Module):
+    """Squeeze and excitation in a head that is called after the global pool of the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.pool, self.head = conv(3, 6), nn.AdaptiveAvgPool2d(1), nn.Linear(6, 5)
+        self.middle, self.gate, self.heat = conv(6, 6), Gate(), conv(6, 2)
+
+    def forward(self, x):
+        x = self.body(x)
+        return self.head(self.pool(x).flatten(1)), self.heat(self.gate(self.middle(x)))
+
+
+@pytest.mark.parametrize(("kind", "project"), [(Shrinking, "last"), (LateGate, "pool")])
+def test_a_last_pool_that_is_not_the_global_one_leaves_the_projection_to_the_output(kind, project):
+    net, x = kind(), torch.randn(2, 3, 16, 16)
+    assert str(to_scale_equivariant(net, SCALES, example=x).place) == "at the output"
+    named = to_scale_equivariant(net, SCALES, example=x, project=project)
+    assert str(named.place) == f"after {project}"
+    assert isinstance(named.network.body, FoldedConv)
