@@ -19,20 +19,6 @@ from .scales import Scales
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "BSplineBasis",
-    "Basis",
-    "DiscreteBasis",
-    "FourierBesselBasis",
-    "HermiteBasis",
-    "LogRadialBasis",
-    "Scales",
-    "Stencil",
-    "assert_equivariant",
-    "bake",
-    "equivariance_error",
-    "hermite_mixing",
-    "hermite_mixing_preset",
-    "resample",
-    "to_scale_equivariant",
-]
+__all__ = ["BSplineBasis", "Basis", "DiscreteBasis", "FourierBesselBasis", "HermiteBasis", "LogRadialBasis", "Scales"]
+__all__ += ["Stencil", "assert_equivariant", "bake", "equivariance_error", "hermite_mixing", "hermite_mixing_preset"]
+__all__ += ["resample", "to_scale_equivariant"]

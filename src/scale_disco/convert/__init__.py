@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,20 +22,9 @@ from ..nn import ScaleProject
 from ..nn.conv import ScaleConvolution, warn_of_steps
 from ..scales import Scales, as_scales
 from .inspect import Recorder, Trial
-from .layers import (
-    MAX_POOLS,
-    PLAIN,
-    FoldedConv,
-    FoldedLift,
-    GrowingMaxPool,
-    MeanPool,
-    PooledPoint,
-    call_of,
-    is_spatial,
-    is_strided,
-)
+from .layers import MAX_POOLS, PLAIN, FoldedConv, FoldedLift, call_of, is_spatial, is_strided
 from .network import OUTPUT, ProjectionPoint, ScaleEquivariant
-from .surgery import exchanged
+from .surgery import Replacement, exchanged
 
 __all__ = ["ScaleEquivariant", "to_scale_equivariant"]
 
@@ -46,7 +34,6 @@ _UNSUPPORTED = (
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Unfold, nn.Fold, nn.RNNBase),
     *(nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
 )
-_HOOKS = tuple(name for name in vars(nn.Identity()) if "hook" in name and not name.startswith(("_state", "_load")))
 _EXAMPLE_SIDE = {1: 1024, 2: 224, 3: 32}
 
 
@@ -110,6 +97,9 @@ def to_scale_equivariant(
     refused = _refused(model, first.weight.ndim - 2, record, pooling, downsampling)
     trial = None if record is None else Trial(model, _example(first, example), scales, reduce)
     problem = trial.dependence() if trial is not None and strict else None
+    spatial = [name for name, part in model.named_modules() if is_spatial(part)]
+    order = spatial if record is None else [*record.calls, *spatial]
+    lifting = next(name for name in order if name in spatial)  # called first
     for place in [] if problem else _places(record, project):
         unchanged = set(refused)
         if trial is not None:
@@ -117,24 +107,25 @@ def to_scale_equivariant(
             if problem is not None:
                 continue
             one_scale = {name for name, batches in sizes.items() if batches == {trial.batch}}
-            spatial = {name for name, part in model.named_modules() if is_spatial(part)}
-            if project == "auto" and len(scales) > 1 and spatial & one_scale & trial.called:
+            if project == "auto" and len(scales) > 1 and one_scale & trial.called & set(spatial):
                 continue  # convolutions follow, which must see all scales
             if project not in ("auto", None):  # what follows a named place need not be convertible
                 refused = {name: why for name, why in refused.items() if name not in one_scale}
-            unchanged |= one_scale | (spatial - sizes.keys())
-        _check_refused(model, refused, strict)
+            unchanged |= one_scale | (set(spatial) - sizes.keys())
+        unconverted = [name or type(model).__name__ for name in refused]
+        if refused and strict:
+            listed = "; ".join(f"{name} ({why})" for name, why in zip(unconverted, refused.values(), strict=True))
+            raise ValueError(f"{_WHO}: cannot convert {listed}; give strict=False to keep that as it is")
         network = copy.deepcopy(model)
-        parts = _Replacement(
+        parts = Replacement(
             scales,
             scale_extent,
-            network.get_submodule(_lifting(model, record)),
+            network.get_submodule(lifting),
             {network.get_submodule(name) for name in unchanged},
             pooling,
             downsampling == "centered",
             antialias,
         )
-        unconverted = [name or type(model).__name__ for name in refused]
         lift = FoldedLift(scales, first.weight.ndim - 2).to(first.weight) if antialias else None
         network = exchanged(network, parts.chosen, parts.make)
         net = ScaleEquivariant(network, scales, place, reduce, unconverted, lift=lift)
@@ -143,40 +134,6 @@ def to_scale_equivariant(
         if problem is None:
             return net
     raise ValueError(f"{_WHO}: {problem}")
-
-
-@dataclass
-class _Replacement:
-    """Which modules of a network are replaced, and by what."""
-
-    scales: Scales
-    extent: int
-    lifting: nn.Module
-    unchanged: set[nn.Module]
-    pooling: str
-    centered: bool
-    antialias: bool
-    made: dict[nn.Module, nn.Module] = field(default_factory=dict)  # a layer that is used twice stays one layer
-
-    def chosen(self, part: Any) -> bool:
-        pool = self.pooling != "as-is" and isinstance(part, MAX_POOLS)
-        return part not in self.unchanged and (is_spatial(part) or pool or (self.centered and is_strided(part)))
-
-    def make(self, part: Any) -> nn.Module:
-        if part not in self.made:
-            self.made[part] = new = self._new(part)
-            new.train(part.training)
-            for hooks in _HOOKS:
-                setattr(new, hooks, getattr(part, hooks))
-        return self.made[part]
-
-    def _new(self, part: Any) -> nn.Module:
-        if isinstance(part, MAX_POOLS):
-            return MeanPool(part) if self.pooling == "average" else GrowingMaxPool(part, self.scales)
-        if is_spatial(part):
-            extent = 1 if part is self.lifting else self.extent  # it sees the image, the same at all scales
-            return FoldedConv(part, self.scales, extent, centered=self.centered, antialias=self.antialias)
-        return PooledPoint(part)
 
 
 def _check_model(model: Any) -> Any:
@@ -212,12 +169,6 @@ def _check_name(model: nn.Module, project: str | None) -> None:
         children = ", ".join(name for name, _ in model.named_children())
         got = f"a {type(project).__name__}" if isinstance(project, nn.Module) else repr(project)
         raise ValueError(f"{_WHO}: project must be auto, None or the name of a module such as {children}, got {got}")
-
-
-def _check_refused(model: nn.Module, refused: dict[str, str], strict: bool) -> None:
-    if refused and strict:
-        listed = "; ".join(f"{name or type(model).__name__} ({why})" for name, why in refused.items())
-        raise ValueError(f"{_WHO}: cannot convert {listed}; give strict=False to keep that as it is")
 
 
 def _example(first: Any, example: Tensor | None) -> Tensor:
@@ -264,13 +215,6 @@ def _places(record: Recorder | None, project: str | None) -> Sequence[Projection
         raise ValueError(f"{_WHO}: {project!r} cannot be the place of the projection: the network never calls it")
     calls = record.calls[project]
     return [ProjectionPoint(project, call=calls if calls > 1 else 0)]
-
-
-def _lifting(model: nn.Module, record: Recorder | None) -> str:
-    """Return the convolution of more than one pixel that is called first."""
-    names = [str(name) for name, part in model.named_modules() if is_spatial(part)]
-    called = [] if record is None else [name for name in record.calls if name in names]
-    return (called or names)[0]
 
 
 def _refused(model: nn.Module, dims: int, record: Recorder | None, pooling: str, downsampling: str) -> dict[str, str]:

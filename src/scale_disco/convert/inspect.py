@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -54,17 +54,14 @@ class Recorder(TorchFunctionMode):
 
     def run(self, model: nn.Module, image: Tensor) -> None:
         """Call the network. If all outputs are maps, no global pool counts: scales are reduced at the output."""
-        hooks = []
-        for name, module in model.named_modules():
-            hooks.append(module.register_forward_pre_hook(lambda _, inputs, name=name: self._enter(name, inputs)))
-            hooks.append(module.register_forward_hook(lambda _, inputs, out: self._leave(out)))
-        try:
-            with evaluated(model), self:
+        with ExitStack() as hooks, evaluated(model):
+            for name, module in model.named_modules():
+                enter = module.register_forward_pre_hook(lambda _, inputs, name=name: self._enter(name, inputs))
+                hooks.enter_context(enter)
+                hooks.enter_context(module.register_forward_hook(lambda _, inputs, out: self._leave(out)))
+            with self:
                 output = model(image)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if all(self._is_map(x) and math.prod(x.shape[2:]) > 1 for x in tree_leaves(output) if isinstance(x, Tensor)):
+        if all(self._pixels(x) > 1 for x in tree_leaves(output) if isinstance(x, Tensor)):
             self.places = []
 
     def _enter(self, name: str, inputs: Sequence[Any]) -> None:
@@ -90,22 +87,21 @@ class Recorder(TorchFunctionMode):
 
     def _follow(self, func: Any, inputs: list[Tensor], out: Tensor) -> None:
         """Remember where a result came from, and whether it is a global pool of its input."""
-        maps = [x for x in inputs if self._is_map(x)]
+        maps = [x for x in inputs if self._pixels(x)]
         if len(maps) == 1 and id(maps[0]) in self._makers and maps[0] is not out:
             self._makers[id(out)] = self._makers[id(maps[0])]
         self._tensors[id(out)] = out
-        wide = [x for x in maps if math.prod(x.shape[2:]) > 1]
+        wide = [x for x in maps if self._pixels(x) > 1]
         maps = wide or ([] if self.places else maps)  # maps of one pixel were pooled before, or came so from a layer
-        if len(maps) != 1:
-            return
-        one_pixel = self._is_map(out) and math.prod(out.shape[2:]) == 1 and out.numel() < maps[0].numel()
-        if not self._is_map(out) or (one_pixel and func not in _CONVOLUTIONS):
+        pooled = len(maps) == 1 and self._pixels(out) == 1 and out.numel() < maps[0].numel()
+        if (pooled and func not in _CONVOLUTIONS) or (len(maps) == 1 and not self._pixels(out)):
             takers = [ProjectionPoint(n, True, call) for n, call, ids in self._stack[1:] if ids == (id(maps[0]),)]
             maker = self._makers.get(id(maps[0]), ("", 0))
             self.places = [*takers[:1], *([ProjectionPoint(maker[0], False, maker[1])] if maker[0] else [])]
 
-    def _is_map(self, x: Any) -> bool:
-        return isinstance(x, Tensor) and x.ndim == self.dims + 2
+    def _pixels(self, x: Tensor) -> int:
+        """Return the number of pixels of a map, 0 for other tensors."""
+        return math.prod(x.shape[2:]) if x.ndim == self.dims + 2 else 0
 
     def _note(self, func: Any, leaves: Sequence[Any], inputs: Sequence[Tensor]) -> None:
         """Remember a call that cannot be converted."""
@@ -178,10 +174,8 @@ class Trial:
         def note(name: str, inputs: Any) -> None:
             sizes.setdefault(name, set()).update(len(x) for x in inputs if isinstance(x, Tensor) and x.ndim)
 
-        hooks = [
+        for name, part in net.network.named_modules():
             part.register_forward_pre_hook(lambda _, inputs, name=name: note(name, inputs), prepend=True)
-            for name, part in net.network.named_modules()
-        ]
         where = "" if place is None else f" with the scales reduced {place}"
         try:
             with evaluated(net):
@@ -195,8 +189,6 @@ class Trial:
         if not self.called.issuperset(spatial):
             with torch.no_grad(), suppress(Exception):  # training may need more than images
                 net.train()(self._images(self.batch))
-        for hook in hooks:
-            hook.remove()
         whole = len(self.scales) * self.batch
         for name in spatial:
             received = sizes.get(name, {whole})
@@ -211,15 +203,13 @@ class Trial:
         """Return why a converted network does not behave like the given one; None if it does."""
         called: set[nn.Module] = set()
         layers = {name: part for name, part in net.network.named_modules() if isinstance(part, FoldedConv)}
-        hooks = [part.register_forward_pre_hook(lambda part, _: called.add(part)) for part in layers.values()]
         try:
-            with evaluated(net, self.model):
+            with ExitStack() as hooks, evaluated(net, self.model):
+                for part in layers.values():
+                    hooks.enter_context(part.register_forward_pre_hook(lambda part, _: called.add(part)))
                 shapes, expected = (tree_map(_shape, run(self.example.clone())) for run in (net, self.model))
         except Exception as error:  # from the network's own code
             return f"the converted {self.who} does not run: {reason(error)}"
-        finally:
-            for hook in hooks:
-                hook.remove()
         if net.place is not None and shapes != expected:
             return f"the converted {self.who} gives {shapes} for one image, not {expected}"
         for name, part in layers.items():

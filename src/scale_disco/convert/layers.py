@@ -38,14 +38,8 @@ class FoldedConv(FixedTensors):
     Holds the weights of the ordinary convolution under their names and in their shape. Scale k sees its part of the
     batch through the kernel enlarged by `scales[k]`; at the first scale that is the kernel itself. Every scale keeps
     the center, size, stride and padding of the ordinary convolution. Dilations above 4 are rounded to whole pixels; a
-    causal convolution, padded on one side, is enlarged about its center too, and sees ahead.
-
-    Args:
-        conv: A convolution, or one of a subclass that pads and then convolves.
-        scales: Factors of enlargement, over the first one.
-        scale_extent: T, number of scales each output sees; the weights of neighbors start at zero.
-        centered: Whether to convolve without stride and then average over windows of the stride.
-        antialias: Whether enlarged kernels are optimal for images that are shrunk with a filter.
+    causal convolution, padded on one side, is enlarged about its center too, and sees ahead. With `centered` it has no
+    stride and is followed by average pooling of that stride; other options are those of `to_scale_equivariant`.
 
     Example:
         >>> conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
@@ -61,7 +55,7 @@ class FoldedConv(FixedTensors):
         self.scales, self.scale_extent, self.spatial_dims = scales, scale_extent, conv.weight.ndim - 2
         self.weight, self.bias = conv.weight, conv.bias
         self.in_channels, self.out_channels = call.groups * conv.weight.shape[1], conv.weight.shape[0]
-        self.kernel_size: tuple[int, ...] = tuple(conv.weight.shape[2:])
+        self.kernel_size = tuple(conv.weight.shape[2:])
         # Those of the ordinary convolution, for networks that read them.
         self.stride, self.padding, self.dilation, self.groups = conv.stride, conv.padding, conv.dilation, conv.groups
         if scale_extent > 1:
@@ -74,9 +68,8 @@ class FoldedConv(FixedTensors):
         self.before = call.padded
         self.after = mean_pool(call.stride) if averaged else nn.Identity()
         # A buffer per distinct stencil; none where the kernel is the weights themselves.
-        functions = {f"stencil{kernel.source}": kernel.functions for kernel in placed if kernel.functions is not None}
         self._names = tuple("" if kernel.functions is None else f"stencil{kernel.source}" for kernel in placed)
-        self.fix(functions, conv.weight)
+        self.fix({f"stencil{p.source}": p.functions for p in placed if p.functions is not None}, conv.weight)
 
     def kernels(self) -> list[Tensor]:
         """Return the kernel of every scale, [T, C', C / groups, side, ...]."""
@@ -168,11 +161,11 @@ class FoldedLift(FixedTensors):
 
 def _shrinking_filter(ratio: float) -> Tensor:
     """Return the filter with which `resample` shrinks an image along an axis with antialiasing, around a pixel."""
-    if ratio == 1:
-        return torch.ones(1, dtype=torch.float64)
+    center = torch.zeros(1, dtype=torch.float64)
     reach = kernel_reach(ratio, "cubic", True)
-    middle = torch.zeros(1, dtype=torch.float64)
-    return kernel_weights(middle, torch.arange(-reach, reach + 1), ratio, "cubic", True)[0]
+    return (
+        kernel_weights(center, torch.arange(-reach, reach + 1), ratio, "cubic", True)[0] if ratio != 1 else center + 1
+    )
 
 
 class MeanPool(nn.Module):

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
+
+from ..scales import Scales
+from .layers import MAX_POOLS, FoldedConv, GrowingMaxPool, MeanPool, PooledPoint, is_spatial, is_strided
+
+_HOOKS = tuple(name for name in vars(nn.Identity()) if "hook" in name and not name.startswith(("_state", "_load")))
 
 
 def exchanged(module: nn.Module, chosen: Callable[[nn.Module], bool], make: Callable[[Any], nn.Module]) -> nn.Module:
@@ -22,3 +28,37 @@ def replace(module: nn.Module, name: str, new: nn.Module) -> None:
     """Replace the submodule of this name."""
     parent, _, own = name.rpartition(".")
     setattr(module.get_submodule(parent), own, new)
+
+
+@dataclass
+class Replacement:
+    """Which modules of a network are replaced by layers that see all scales, and by which."""
+
+    scales: Scales
+    extent: int
+    lifting: nn.Module
+    unchanged: set[nn.Module]
+    pooling: str
+    centered: bool
+    antialias: bool
+    made: dict[nn.Module, nn.Module] = field(default_factory=dict)  # a layer that is used twice stays one layer
+
+    def chosen(self, part: Any) -> bool:
+        pool = self.pooling != "as-is" and isinstance(part, MAX_POOLS)
+        return part not in self.unchanged and (is_spatial(part) or pool or (self.centered and is_strided(part)))
+
+    def make(self, part: Any) -> nn.Module:
+        if part not in self.made:
+            self.made[part] = new = self._new(part)
+            new.train(part.training)
+            for hooks in _HOOKS:
+                setattr(new, hooks, getattr(part, hooks))
+        return self.made[part]
+
+    def _new(self, part: Any) -> nn.Module:
+        if isinstance(part, MAX_POOLS):
+            return MeanPool(part) if self.pooling == "average" else GrowingMaxPool(part, self.scales)
+        if is_spatial(part):
+            extent = 1 if part is self.lifting else self.extent  # it sees the image, the same at all scales
+            return FoldedConv(part, self.scales, extent, centered=self.centered, antialias=self.antialias)
+        return PooledPoint(part)

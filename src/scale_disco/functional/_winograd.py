@@ -9,7 +9,6 @@ saves. NaN or infinity spreads to all output tiles that see it, at most three ta
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -86,7 +85,11 @@ class _Correlate(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, kernel = ctx.saved_tensors
         if torch.is_grad_enabled():  # for second derivatives
-            return *_direct_backward(grad, x, kernel, ctx.dilation, ctx.needs_input_grad[:2]), None
+            pads, steps = [ctx.dilation * (kernel.shape[-1] // 2)] * 2, [ctx.dilation] * 2
+            x_grad, kernel_grad, _ = torch.ops.aten.convolution_backward(
+                grad, x, kernel, None, [1, 1], pads, steps, False, [0, 0], 1, [*ctx.needs_input_grad[:2], False]
+            )
+            return x_grad, kernel_grad, None
         into, of, out = _matrices(kernel, x)
         grid = _Grid(x, kernel, ctx.dilation)
         tiles, grads = grid.tiles(x), grid.blocks(grid.framed(grad, grid.spanned, 0))
@@ -114,16 +117,6 @@ class _Correlate(torch.autograd.Function):
 
 def _direct(x: Tensor, kernel: Tensor, dilation: int) -> Tensor:
     return F.conv2d(x, kernel, padding=dilation * (kernel.shape[-1] // 2), dilation=dilation)
-
-
-def _direct_backward(
-    grad: Tensor, x: Tensor, kernel: Tensor, dilation: int, wanted: Sequence[bool]
-) -> tuple[Tensor | None, Tensor | None]:
-    pads, steps = [dilation * (kernel.shape[-1] // 2)] * 2, [dilation] * 2
-    x_grad, kernel_grad, _ = torch.ops.aten.convolution_backward(
-        grad, x, kernel, None, [1, 1], pads, steps, False, [0, 0], 1, [*wanted, False]
-    )
-    return x_grad, kernel_grad
 
 
 class _Grid:

@@ -108,13 +108,8 @@ def download_weights(name: str, package: str, sha256: str | None = None) -> Path
 def load_weights(network: nn.Module, checkpoint: Checkpoint, who: str, *, but: Collection[str] = ()) -> None:
     """Load the tensors of a checkpoint into a network with the same names and shapes.
 
-    Tensors are cast to the network's dtype. The batch counters of norms may be missing, as in old files.
-
-    Args:
-        network: Changed in place.
-        checkpoint: From `read_checkpoint`.
-        who: The network's name, for errors.
-        but: Names that are not loaded.
+    Tensors are cast to the network's dtype; those named in `but` are not loaded. The batch counters of norms may be
+    missing, as in old files. `who` is the network's name, for errors.
     """
     own = {name: tensor for name, tensor in network.state_dict().items() if name not in but}
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in but}

@@ -16,26 +16,7 @@ from .pool import (
 )
 from .project import ScaleProject
 
-__all__ = [
-    "ScaleAvgPool1d",
-    "ScaleAvgPool2d",
-    "ScaleAvgPool3d",
-    "ScaleBatchNorm1d",
-    "ScaleBatchNorm2d",
-    "ScaleBatchNorm3d",
-    "ScaleBlurPool1d",
-    "ScaleBlurPool2d",
-    "ScaleBlurPool3d",
-    "ScaleConv1d",
-    "ScaleConv2d",
-    "ScaleConv3d",
-    "ScaleDropout",
-    "ScaleLift1d",
-    "ScaleLift2d",
-    "ScaleLift3d",
-    "ScaleMaxPool1d",
-    "ScaleMaxPool2d",
-    "ScaleMaxPool3d",
-    "ScaleProject",
-    "ScaleUpsample",
-]
+__all__ = ["ScaleConv1d", "ScaleConv2d", "ScaleConv3d", "ScaleLift1d", "ScaleLift2d", "ScaleLift3d"]
+__all__ += ["ScaleBatchNorm1d", "ScaleBatchNorm2d", "ScaleBatchNorm3d", "ScaleDropout"]
+__all__ += ["ScaleAvgPool1d", "ScaleAvgPool2d", "ScaleAvgPool3d", "ScaleMaxPool1d", "ScaleMaxPool2d", "ScaleMaxPool3d"]
+__all__ += ["ScaleBlurPool1d", "ScaleBlurPool2d", "ScaleBlurPool3d", "ScaleProject", "ScaleUpsample"]

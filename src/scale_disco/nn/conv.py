@@ -206,25 +206,11 @@ class ScaleLift2d(ScaleConvolution, spatial_dims=2):
 
 
 class ScaleLift3d(ScaleConvolution, spatial_dims=3):
-    """Convolve a volume with one kernel at every scale: [B, C, D, H, W] -> [B, C', S, D', H', W']. See `ScaleLift2d`.
-
-    Example:
-        >>> from scale_disco import DiscreteBasis
-        >>> lift = ScaleLift3d(1, 4, DiscreteBasis(3, [1, 2], spatial_dims=3))
-        >>> lift(torch.randn(1, 1, 8, 8, 8)).shape
-        torch.Size([1, 4, 2, 8, 8, 8])
-    """
+    """Convolve volumes with one kernel at every scale: [B, C, D, H, W] -> [B, C', S, D', H', W']. See `ScaleLift2d`."""
 
 
 class ScaleConv1d(_ScaleConv, spatial_dims=1):
-    """Scale convolution of a feature map of signals: [B, C, S, W] -> [B, C', S, W']. See `ScaleConv2d`.
-
-    Example:
-        >>> from scale_disco import DiscreteBasis
-        >>> conv = ScaleConv1d(4, 8, DiscreteBasis(3, [1, 2, 4], spatial_dims=1), scale_extent=2)
-        >>> conv(torch.randn(2, 4, 3, 64)).shape
-        torch.Size([2, 8, 3, 64])
-    """
+    """Scale convolution of feature maps of signals: [B, C, S, W] -> [B, C', S, W']. See `ScaleConv2d`."""
 
 
 class ScaleConv2d(_ScaleConv, spatial_dims=2):
@@ -250,11 +236,4 @@ class ScaleConv2d(_ScaleConv, spatial_dims=2):
 
 
 class ScaleConv3d(_ScaleConv, spatial_dims=3):
-    """Scale convolution of a feature map of volumes: [B, C, S, D, H, W] -> [B, C', S, D', H', W']. See `ScaleConv2d`.
-
-    Example:
-        >>> from scale_disco import DiscreteBasis
-        >>> conv = ScaleConv3d(2, 4, DiscreteBasis(3, [1, 2], spatial_dims=3))
-        >>> conv(torch.randn(1, 2, 2, 8, 8, 8)).shape
-        torch.Size([1, 4, 2, 8, 8, 8])
-    """
+    """Scale convolution of feature maps of volumes: [B, C, S, D, H, W] -> [B, C', S, D', H', W']. See `ScaleConv2d`."""
