@@ -117,15 +117,9 @@ def to_scale_equivariant(
             listed = "; ".join(f"{name} ({why})" for name, why in zip(unconverted, refused.values(), strict=True))
             raise ValueError(f"{_WHO}: cannot convert {listed}; give strict=False to keep that as it is")
         network = copy.deepcopy(model)
-        parts = Replacement(
-            scales,
-            scale_extent,
-            network.get_submodule(lifting),
-            {network.get_submodule(name) for name in unchanged},
-            pooling,
-            downsampling == "centered",
-            antialias,
-        )
+        lift_layer, ordinary = network.get_submodule(lifting), {network.get_submodule(name) for name in unchanged}
+        centered = downsampling == "centered"
+        parts = Replacement(scales, scale_extent, lift_layer, ordinary, pooling, centered, antialias)
         lift = FoldedLift(scales, first.weight.ndim - 2).to(first.weight) if antialias else None
         network = exchanged(network, parts.chosen, parts.make)
         net = ScaleEquivariant(network, scales, place, reduce, unconverted, lift=lift)
@@ -156,9 +150,7 @@ def _check_model(model: Any) -> Any:
         raise ValueError(f"{_WHO}: expected a network on one device, got {', '.join(devices)}")
     convolutions = [part for part in model.modules() if is_spatial(part)]
     if not convolutions:
-        raise ValueError(
-            f"{_WHO}: {who} has no convolution of more than one pixel (nn.Conv1d, nn.Conv2d or nn.Conv3d) to convert"
-        )
+        raise ValueError(f"{_WHO}: {who} has no convolution of more than one pixel (nn.Conv1d, 2d or 3d) to convert")
     dims = convolutions[0].weight.ndim
     return next(part for part in model.modules() if isinstance(part, PLAIN) and part.weight.ndim == dims)
 
@@ -180,10 +172,8 @@ def _example(first: Any, example: Tensor | None) -> Tensor:
     if not isinstance(example, Tensor) or example.ndim != dims + 2 or 0 in example.shape:
         got = f"shape {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
         raise ValueError(f"{_WHO}: expected an example [B, C, {', '.join('DHW'[3 - dims :])}], got {got}")
-    if example.device != first.weight.device:
-        raise ValueError(
-            f"{_WHO}: expected an example on {first.weight.device} like the network, got one on {example.device}"
-        )
+    if example.device != (device := first.weight.device):
+        raise ValueError(f"{_WHO}: expected an example on {device} like the network, got one on {example.device}")
     return example[:1].detach().clone()  # the network may change it
 
 
@@ -196,10 +186,8 @@ def _recorded(model: nn.Module, first: Any, given: Tensor | None, *, required: b
     except Exception as error:
         if not required:
             return None
-        hint = f"give images that it takes as example= (it was tried on {tuple(example.shape)})"
-        raise ValueError(
-            f"{_WHO}: {type(model).__name__} does not take the example: {reason(error)}; {hint}"
-        ) from error
+        why = f"{reason(error)}; give images that it takes as example= (it was tried on {tuple(example.shape)})"
+        raise ValueError(f"{_WHO}: {type(model).__name__} does not take the example: {why}") from error
     return record
 
 
@@ -208,9 +196,8 @@ def _places(record: Recorder | None, project: str | None) -> Sequence[Projection
     if project is None or record is None:
         return [None]
     if project == "auto":
-        return [place if record.calls[place.module] > 1 else place._replace(call=0) for place in record.places] + [
-            OUTPUT
-        ]
+        places = [place if record.calls[place.module] > 1 else place._replace(call=0) for place in record.places]
+        return [*places, OUTPUT]
     if project not in record.calls:
         raise ValueError(f"{_WHO}: {project!r} cannot be the place of the projection: the network never calls it")
     calls = record.calls[project]

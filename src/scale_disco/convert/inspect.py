@@ -22,14 +22,9 @@ from .network import ProjectionPoint, ScaleEquivariant
 
 _CONVOLUTIONS = set(CONVOLUTION.values())
 _UNSUPPORTED: dict[Any, str] = {
-    F.scaled_dot_product_attention: "attention",
-    F.multi_head_attention_forward: "attention",
-    F.unfold: "unfold",
-    F.fold: "fold",
-    F.grid_sample: "grid_sample",
-    F.conv_transpose1d: "a transposed convolution",
-    F.conv_transpose2d: "a transposed convolution",
-    F.conv_transpose3d: "a transposed convolution",
+    **dict.fromkeys((F.scaled_dot_product_attention, F.multi_head_attention_forward), "attention"),
+    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), "a transposed convolution"),
+    **{function: function.__name__ for function in (F.unfold, F.fold, F.grid_sample)},
 }
 _PRODUCTS = {torch.matmul, torch.bmm, torch.einsum, torch.baddbmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__}
 _MAX_POOLS = {F.max_pool1d, F.max_pool2d, F.max_pool3d, torch.max_pool1d, torch.max_pool2d, torch.max_pool3d}
@@ -133,9 +128,8 @@ class Trial:
             with evaluated(self.model):
                 return self.model(self._images(count))
         except Exception as error:  # from the network's own code
-            raise ValueError(
-                f"to_scale_equivariant: {self.who} takes one image and not {count}, as scales need: {reason(error)}"
-            ) from error
+            why = f"{self.who} takes one image and not {count}, as scales need: {reason(error)}"
+            raise ValueError(f"to_scale_equivariant: {why}") from error
 
     def _images(self, count: int) -> Tensor:
         """Return so many different images."""
@@ -156,10 +150,8 @@ class Trial:
                 shape = tuple(expected.shape)
                 return f"{self.who} returns a tensor of shape {shape}, which does not begin with the batch"
             if not _close(output[: self.batch], expected):
-                return (
-                    f"the output of {self.who} for an image depends on the other images of the batch, or is random; "
-                    f"give strict=False to convert it anyway"
-                )
+                why = "depends on the other images of the batch, or is random"
+                return f"the output of {self.who} for an image {why}; give strict=False to convert it anyway"
         return None
 
     def batch_sizes(self, place: ProjectionPoint | None) -> tuple[dict[str, set[int]], str | None]:
@@ -214,10 +206,8 @@ class Trial:
             return f"the converted {self.who} gives {shapes} for one image, not {expected}"
         for name, part in layers.items():
             if name in self.called and part not in called:
-                return (
-                    f"{self.who} calls {name} from outside of its modules, such as a list: keep its layers in "
-                    f"nn.ModuleList or nn.ModuleDict"
-                )
+                hint = "keep its layers in nn.ModuleList or nn.ModuleDict"
+                return f"{self.who} calls {name} from outside of its modules, such as a list: {hint}"
         return None
 
 

@@ -83,11 +83,8 @@ class FoldedConv(FixedTensors):
     def forward(self, input: Tensor) -> Tensor:
         count, x = len(self._names), input
         if x.ndim != self.spatial_dims + 2 or x.shape[1] != self.in_channels or x.shape[0] % count:
-            axes = ", ".join("DHW"[3 - self.spatial_dims :])
-            raise ValueError(
-                f"FoldedConv: expected input [S * B, C, {axes}] with S = {count} and C = {self.in_channels}, "
-                f"got shape {tuple(x.shape)}"
-            )
+            axes, sizes = ", ".join("DHW"[3 - self.spatial_dims :]), f"S = {count} and C = {self.in_channels}"
+            raise ValueError(f"FoldedConv: expected input [S * B, C, {axes}] with {sizes}, got shape {tuple(x.shape)}")
         y = convolve(unfold(self.before(x), count), self._ready_kernels(), self.bias, self.layout)
         out: Tensor = self.after(fold(y))
         return out.contiguous() if input.is_contiguous() else out  # for networks that take views

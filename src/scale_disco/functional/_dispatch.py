@@ -45,12 +45,14 @@ def convolve_one(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout,
 def _transformed(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> Tensor | None:
     """Convolve by FFT or Winograd where that is faster; None elsewhere.
 
-    Only dense, zero-padded convolutions of stride 1 that keep the image size qualify.
+    Only dense, zero-padded 2-D convolutions of stride 1 that keep the image size qualify, in full precision on the CPU.
     """
-    ones, step = (1,) * (kernel.ndim - 2), layout.dilations[k][0]
+    step = layout.dilations[k][0]
     same = tuple((step * (side // 2),) * 2 for side in kernel.shape[2:])
-    plain = (layout.stride, layout.groups, layout.padding_mode) == (ones, 1, "zeros")
+    plain = (layout.stride, layout.groups, layout.padding_mode) == ((1, 1), 1, "zeros")
     if not _transforms.get() or not plain or layout.pads[k] != same or set(layout.dilations[k]) != {step}:
+        return None
+    if not x.is_cpu or x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):
         return None
     if step == 1 and _fft.pays(x, kernel):
         return _fft.correlate(x, kernel)
@@ -75,13 +77,11 @@ def _check_size(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> None:
     mode, taps = layout.padding_mode, kernel.shape[2:]
     for side, tap, step, pads in zip(x.shape[-len(taps) :], taps, layout.dilations[k], layout.pads[k], strict=True):
         if side + sum(pads) < step * (tap - 1) + 1:
-            raise ValueError(
-                f"scale convolution: an image of {side} pixels is smaller than its largest stencil; "
-                f'use padding="same" or larger images'
-            )
+            why = f"an image of {side} pixels is smaller than its largest stencil"
+            raise ValueError(f'scale convolution: {why}; use padding="same" or larger images')
         most = {"circular": side, "reflect": side - 1}.get(mode)
         if most is not None and max(pads) > most:
+            why = f"can continue {side} pixels by {most}, and the largest stencil needs {max(pads)}"
             raise ValueError(
-                f"scale convolution: padding_mode {mode!r} can continue {side} pixels by {most}, and the largest "
-                f'stencil needs {max(pads)}; use "zeros", "replicate" or larger images'
+                f'scale convolution: padding_mode {mode!r} {why}; use "zeros", "replicate" or larger images'
             )

@@ -19,16 +19,12 @@ _SPECTRA = 1 << 25  # maximum size of the spectra of all kernels, about 256 MB
 def pays(x: Tensor, kernel: Tensor) -> bool:
     """Return whether `correlate` is faster than `F.conv2d`, for [B, C, H, W] and a kernel [C', C, side, side]."""
     return (
-        kernel.ndim == 4
-        and kernel.shape[-1] >= _SIDE
+        kernel.shape[-1] >= _SIDE
         and kernel.shape[-1] % 2 == 1
         and x.shape[0] >= _BATCH
         and x.shape[1] >= _CHANNELS
         and max(x.shape[-2:]) <= _MAP
         and kernel.shape[0] * kernel.shape[1] * x.shape[-2] * x.shape[-1] <= _SPECTRA
-        and x.is_cpu
-        and x.dtype in (torch.float32, torch.float64)
-        and not torch.is_autocast_enabled("cpu")
     )
 
 

@@ -33,15 +33,11 @@ def pays(x: Tensor, kernel: Tensor, dilation: int = 1) -> bool:
     """Return whether `correlate` is faster than `F.conv2d`, for [B, C, H, W] and a kernel [C', C, side, side]."""
     least = _WEIGHTS if torch.is_grad_enabled() else 2 * _WEIGHTS  # the backward pass gains more
     return (
-        kernel.ndim == 4
-        and kernel.shape[-2] == kernel.shape[-1]
+        kernel.shape[-2] == kernel.shape[-1]
         and kernel.shape[-1] in _POINTS
         and kernel.numel() >= least
         and len(x) * math.prod(x.shape[2:]) >= _PIXELS
         and math.prod(_spanned(x, dilation)) <= _FILLED * math.prod(x.shape[2:])
-        and x.is_cpu
-        and x.dtype in (torch.float32, torch.float64)
-        and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     )
 

@@ -31,14 +31,9 @@ def lay_out(who: str, basis: Basis, stride: int, padding: str | int, groups: int
     before, after = largest_pads(who, basis, padding)
     reach = largest_reach(basis)
     dims = basis.spatial_dims
-    return Layout(
-        (stride,) * dims,
-        groups,
-        padding_mode,
-        tuple((s.dilation,) * dims for s in basis.stencils),
-        tuple(((before - reach[0] + s.reach[0], after - reach[1] + s.reach[1]),) * dims for s in basis.stencils),
-        basis.pointwise,
-    )
+    dilations = tuple((s.dilation,) * dims for s in basis.stencils)
+    pads = tuple(((before - reach[0] + s.reach[0], after - reach[1] + s.reach[1]),) * dims for s in basis.stencils)
+    return Layout((stride,) * dims, groups, padding_mode, dilations, pads, basis.pointwise)
 
 
 def largest_reach(basis: Basis) -> tuple[int, int]:
@@ -62,10 +57,8 @@ def check_weight(who: str, weight: Tensor, rest: tuple[int | None, ...], groups:
     fits = weight.ndim == len(rest) + 2 and all(w in (None, n) for w, n in zip(rest, weight.shape[2:], strict=True))
     if not fits or len(weight) % groups:
         shape = ", ".join("T" if w is None else str(w) for w in rest)
-        raise ValueError(
-            f"{who}: expected weight [C', C / groups, {shape}] with C' divisible by {groups} groups and the functions "
-            f"of the basis, got shape {tuple(weight.shape)}"
-        )
+        rule = f"[C', C / groups, {shape}] with C' divisible by {groups} groups and the functions of the basis"
+        raise ValueError(f"{who}: expected weight {rule}, got shape {tuple(weight.shape)}")
 
 
 def check_extent(who: str, extent: object, scales: int) -> None:
@@ -80,10 +73,8 @@ def check_input(who: str, x: Tensor, weight: Tensor, channels: int, dims: int, s
     if x.device != weight.device:
         raise ValueError(f"{who}: expected input on {weight.device} like its weights, got {x.device}")
     if x.dtype != weight.dtype and not (is_autocast(x) and x.is_floating_point()):
-        raise TypeError(
-            f"{who}: expected input of {weight.dtype} like its weights, got {x.dtype}; "
-            f"convert one of them or use torch.autocast"
-        )
+        hint = "convert one of them or use torch.autocast"
+        raise TypeError(f"{who}: expected input of {weight.dtype} like its weights, got {x.dtype}; {hint}")
 
 
 def check_shape(
@@ -108,9 +99,7 @@ def check_shape(
 def check_window(who: str, x: Tensor, dims: int, side: int) -> None:
     """Raise an error if images are smaller than a window; traced sizes are unknown and pass."""
     if not torch.compiler.is_compiling() and min(x.shape[-dims:]) < side:
-        raise ValueError(
-            f"{who}: expected images of at least {side} pixels along each axis, got shape {tuple(x.shape)}"
-        )
+        raise ValueError(f"{who}: expected at least {side} pixels along each axis, got shape {tuple(x.shape)}")
 
 
 def is_autocast(x: Tensor) -> bool:

@@ -207,9 +207,8 @@ def _read(path: Path) -> Any:
             raise
         blocked = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if blocked:
-            raise ValueError(
-                f"read_weights: refused {path}: it would call {plain(blocked.group(1))}: save its state_dict() alone"
-            ) from error
+            why = f"it would call {plain(blocked.group(1))}: save its state_dict() alone"
+            raise ValueError(f"read_weights: refused {path}: {why}") from error
         raise ValueError(f"read_weights: {path} is damaged, or no checkpoint of torch or safetensors") from error
 
 
@@ -220,9 +219,8 @@ def _address(name: str, package: str) -> str:
     except Exception as error:  # importing another package may raise anything
         if isinstance(error, ModuleNotFoundError) and error.name == package:
             raise ImportError(f"{name}: pretrained={package!r} needs {package}: pip install {package}") from error
-        raise ImportError(
-            f"{name}: {package} cannot be imported ({reason(error)}): fix it, or give a file of weights"
-        ) from error
+        hint = "fix it, or give a file of weights"
+        raise ImportError(f"{name}: {package} cannot be imported ({reason(error)}): {hint}") from error
     try:
         vision = package == "torchvision"
         url = (module.models.get_model_weights(name).DEFAULT if vision else module.get_pretrained_cfg(name)).url

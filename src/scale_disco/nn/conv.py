@@ -105,10 +105,8 @@ class ScaleConvolution(SpatialDims, FixedTensors):
         if len(own) != len(fingerprint) or not all(
             math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(own, fingerprint, strict=True)
         ):
-            raise ValueError(
-                f"{who}: the checkpoint was made with another basis: {json.dumps(spec, sort_keys=True)}; "
-                f"this layer has {json.dumps(self.basis.spec, sort_keys=True)}"
-            )
+            theirs, ours = (json.dumps(text, sort_keys=True) for text in (spec, self.basis.spec))
+            raise ValueError(f"{who}: the checkpoint was made with another basis: {theirs}; this layer has {ours}")
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any

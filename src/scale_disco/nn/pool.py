@@ -49,10 +49,8 @@ class _ScalePool(SpatialDims, nn.Module):
         if 2 * padding > kernel_size:
             raise ValueError(f"{who}: padding must be at most half of kernel_size {kernel_size}, got {padding}")
         if scales is not None and padding != (kernel_size - 1) // 2:
-            raise ValueError(
-                f"{who}: windows that follow the scale stay centered: padding must be {(kernel_size - 1) // 2} for "
-                f"kernel_size {kernel_size}, got {padding}"
-            )
+            rule = f"padding must be {(kernel_size - 1) // 2} for kernel_size {kernel_size}, got {padding}"
+            raise ValueError(f"{who}: windows that follow the scale stay centered: {rule}")
         self.scales = None if scales is None else as_scales(scales)
         if self.scales is not None:
             self.follow(self.scales)
