@@ -217,11 +217,11 @@ def _refused(model: nn.Module, dims: int, record: Recorder | None, pooling: str,
             refused[name] = f"{type(part).__name__} in a network of {dims} spatial axes"
         elif is_spatial(part) or (downsampling == "centered" and is_strided(part)):
             try:
-                call = call_of(part)
+                layout, _ = call_of(part)
             except ValueError as error:
                 refused[name] = str(error)
             else:
-                if not is_spatial(part) and any(map(any, call.pads)):
+                if not is_spatial(part) and any(map(any, layout.pads[0])):
                     refused[name] = f"a strided {type(part).__name__} of one pixel with padding"
     if record is not None:
         layers = {name for name, part in parts if isinstance(part, PLAIN)}

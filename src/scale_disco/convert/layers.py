@@ -51,22 +51,21 @@ class FoldedConv(FixedTensors):
         self, conv: Any, scales: Scales, scale_extent: int = 1, *, centered: bool = False, antialias: bool = False
     ) -> None:
         super().__init__()
-        call = call_of(conv)
+        own, self.before = call_of(conv)
         self.scales, self.scale_extent, self.spatial_dims = scales, scale_extent, conv.weight.ndim - 2
         self.weight, self.bias = conv.weight, conv.bias
-        self.in_channels, self.out_channels = call.groups * conv.weight.shape[1], conv.weight.shape[0]
+        self.in_channels, self.out_channels = own.groups * conv.weight.shape[1], conv.weight.shape[0]
         self.kernel_size = tuple(conv.weight.shape[2:])
         # Those of the ordinary convolution, for networks that read them.
         self.stride, self.padding, self.dilation, self.groups = conv.stride, conv.padding, conv.dilation, conv.groups
         if scale_extent > 1:
             self.neighbours = nn.Parameter(conv.weight.new_zeros(scale_extent - 1, *conv.weight.shape))
-        placed = _placed(self.kernel_size, call.dilation, scales, antialias)
-        pads = tuple(kernel.pads(placed[0], call.pads) for kernel in placed)
-        averaged = centered and max(call.stride) > 1
-        stride = (1,) * self.spatial_dims if averaged else call.stride
-        self.layout = Layout(stride, call.groups, call.padding_mode, tuple(kernel.dilation for kernel in placed), pads)
-        self.before = call.padded
-        self.after = mean_pool(call.stride) if averaged else nn.Identity()
+        placed = _placed(self.kernel_size, own.dilations[0], scales, antialias)
+        pads = tuple(kernel.pads(placed[0], own.pads[0]) for kernel in placed)
+        averaged = centered and max(own.stride) > 1
+        stride = (1,) * self.spatial_dims if averaged else own.stride
+        self.layout = Layout(stride, own.groups, own.padding_mode, tuple(kernel.dilation for kernel in placed), pads)
+        self.after = mean_pool(own.stride) if averaged else nn.Identity()
         # A buffer per distinct stencil; none where the kernel is the weights themselves.
         self._names = tuple("" if kernel.functions is None else f"stencil{kernel.source}" for kernel in placed)
         self.fix({f"stencil{p.source}": p.functions for p in placed if p.functions is not None}, conv.weight)
@@ -267,19 +266,11 @@ def mean_pool(size: Sequence[int]) -> nn.Module:
     return pool
 
 
-class Call(NamedTuple):
-    """How a layer calls the convolution of its weights."""
+def call_of(conv: Any) -> tuple[Layout, nn.Module]:
+    """Return the layout of a convolution, and what is applied to its input first by subclasses that pad.
 
-    stride: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]  # before and after each axis
-    dilation: tuple[int, ...]
-    groups: int
-    padding_mode: str
-    padded: nn.Module  # applied to the input first
-
-
-def call_of(conv: Any) -> Call:
-    """Return how a convolution is called, also by subclasses that pad and then convolve; ValueError for others."""
+    Raises ValueError for subclasses that do anything else.
+    """
     base: Any = next(kind for kind in PLAIN if isinstance(conv, kind))
     if any(conv._parameters.get(name) is not getattr(conv, name) for name in ("weight", "bias")):
         raise ValueError("its weights are computed by a parametrization: remove that first")
@@ -289,7 +280,7 @@ def call_of(conv: Any) -> Call:
     if type(conv).forward is base.forward and type(conv)._conv_forward is base._conv_forward:
         flat = conv._reversed_padding_repeated_twice
         pads = tuple(zip(flat[0::2][::-1], flat[1::2][::-1], strict=True))
-        return Call(conv.stride, pads, conv.dilation, conv.groups, conv.padding_mode, nn.Identity())
+        return Layout(conv.stride, conv.groups, conv.padding_mode, (conv.dilation,), (pads,)), nn.Identity()
     try:
         graph = fx.Tracer().trace(conv)
     except Exception as error:  # a forward may raise anything when it meets a symbol instead of a tensor
@@ -305,7 +296,8 @@ def call_of(conv: Any) -> Call:
         raise own
     stride, padding, dilation = (per_axis(options[key], conv.weight.ndim - 2) for key in list(options)[:3])
     padded = nn.Sequential(*(conv.get_submodule(node.target) for node in first))
-    return Call(stride, tuple(zip(padding, padding, strict=True)), dilation, options["groups"], "zeros", padded)
+    pads = tuple(zip(padding, padding, strict=True))
+    return Layout(stride, options["groups"], "zeros", (dilation,), (pads,)), padded
 
 
 def per_axis(value: Any, dims: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,59 +33,48 @@ _STRIDE_FIRST = {
 }
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut: [B, C, H, W] -> [B, C', H', W']. The stride is always first."""
+class _Block(nn.Module):
+    """Convolutions, each with a norm, and a shortcut: [B, C, H, W] -> [B, C', H', W']."""
 
-    expansion = 1
+    sides: ClassVar[tuple[int, ...]]  # of the kernels
+    expansion: ClassVar[int]  # C' over the channels inside
 
     def __init__(self, in_channels: int, channels: int, stride: int = 1, *, stride_first: bool = False) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
+        widths = [in_channels, *[channels] * (len(self.sides) - 1), channels * self.expansion]
+        strided = 1 if stride_first else self.sides.index(3) + 1
+        for k, side in enumerate(self.sides, 1):
+            step = stride if k == strided else 1
+            conv = nn.Conv2d(widths[k - 1], widths[k], side, step, padding=side // 2, bias=False)
+            self.add_module(f"conv{k}", conv)
+            self.add_module(f"bn{k}", nn.BatchNorm2d(widths[k]))
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(in_channels, channels, stride)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or in_channels != widths[-1]:
+            shortcut = nn.Conv2d(in_channels, widths[-1], 1, stride, bias=False)
+            self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(widths[-1]))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        y = x
+        for k in range(1, len(self.sides) + 1):
+            y = self.get_submodule(f"bn{k}")(self.get_submodule(f"conv{k}")(y if k == 1 else self.relu(y)))
         out: Tensor = self.relu(y + (x if self.downsample is None else self.downsample(x)))
         return out
 
 
-class Bottleneck(nn.Module):
-    """A 1x1, a 3x3 and a 1x1 convolution and a shortcut: [B, C, H, W] -> [B, C', H', W'].
+class BasicBlock(_Block):
+    """Two 3x3 convolutions and a shortcut. The stride is always in the first."""
+
+    sides, expansion = (3, 3), 1
+
+
+class Bottleneck(_Block):
+    """A 1x1, a 3x3 and a 1x1 convolution and a shortcut.
 
     The stride is in the 3x3 convolution, as in torchvision, or in the first 1x1 (`stride_first`), as in the original.
     """
 
-    expansion = 4
-
-    def __init__(self, in_channels: int, channels: int, stride: int = 1, *, stride_first: bool = False) -> None:
-        super().__init__()
-        first, second = (stride, 1) if stride_first else (1, stride)
-        out_channels = channels * self.expansion
-        self.conv1 = nn.Conv2d(in_channels, channels, 1, first, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, second, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.conv3 = nn.Conv2d(channels, out_channels, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(out_channels)
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(in_channels, out_channels, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        out: Tensor = self.relu(y + (x if self.downsample is None else self.downsample(x)))
-        return out
-
-
-def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Sequential | None:
-    if stride == 1 and in_channels == out_channels:
-        return None
-    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+    sides, expansion = (1, 3, 1), 4
 
 
 class ResNet(nn.Module):
@@ -103,7 +93,7 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
-        block: type[BasicBlock] | type[Bottleneck],
+        block: type[_Block],
         depths: Sequence[int],
         classes: int = _CLASSES,
         *,
