@@ -28,7 +28,7 @@ from tests.reliability.kills import (
 )
 from tests.tasks.quickstart.test_quickstart import SCRIPT as QUICKSTART
 from tests.tasks.quickstart.test_quickstart import TRIAL
-from tests.tasks.scene.commands.test_scene import write_picture, write_video
+from tests.tasks.scene.commands.test_scene import write_image, write_video
 from tests.tasks.tracking.sequences import moving, write_otb
 
 for extra in ("lightning", "mlxtend", "matplotlib", "av"):
@@ -46,6 +46,7 @@ class Slow(Waves):
         time.sleep(0.1)
         return super().maps(images)
 scene.open_estimator = lambda options: Slow()
+assert scene._SAVED
 scene._SAVED = 0.0
 cli._GROUPS = {"scene": (scene,)}
 sys.exit(cli.main(sys.argv[1:]))
@@ -62,7 +63,8 @@ SAVED_OFTEN = """
 import sys
 from scale_disco.cli import main
 from scale_disco.tasks.runs import evaluate
-evaluate._SAVED_EVERY = 0.0
+assert evaluate._SAVE_INTERVAL
+evaluate._SAVE_INTERVAL = 0.0
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -85,7 +87,7 @@ def inputs(tmp_path_factory):
         options = ["--split", "mini", "--limit", "96", "--threads", "1", "--model", "mnist/cnn", "--epochs", "1"]
         assert main(["train", "mnist-scale", *options, "--out", "run"]) == 0
     for number in range(12):
-        write_picture(folder / "images" / f"{number:02}.png", size=(64, 96))
+        write_image(folder / "images" / f"{number:02}.png", size=(64, 96))
     write_video(folder / "video.mp4", count=20, size=(64, 96))
     for name in "ABCDEFGH":
         write_otb(folder / "videos", name, moving(12))

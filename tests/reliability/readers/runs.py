@@ -17,7 +17,7 @@ from scale_disco.cli import main
 from scale_disco.models import create_model
 from scale_disco.tasks.mnist_scale.training import MnistScaleOptions
 from scale_disco.tasks.runs.evaluate import _PredictionCache, trained
-from scale_disco.tasks.runs.record import read_checkpoint, read_record, read_tested
+from scale_disco.tasks.runs.record import METADATA, read_checkpoint, read_record, read_tested
 from scale_disco.tasks.stl10.training import Stl10Options, make_model
 from tests.reliability.malformed import Files, Reader, files_of
 from tests.reliability.mutations import Seed, seeds_of
@@ -89,7 +89,7 @@ def with_record(metadata: dict[str, Any] | None = None, settings: dict[str, Any]
     files = run_files("stl10")
     record = json.loads(files["run.json"])
     record["settings"] |= settings or {}
-    record["facts"] |= metadata or {}
+    record[METADATA] |= metadata or {}
     return {**files, "run.json": json.dumps(record | values).encode()}
 
 

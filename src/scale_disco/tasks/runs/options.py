@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf
 from typing import Any, ClassVar, NamedTuple, get_type_hints
 
@@ -78,6 +79,7 @@ class RunOptions:
         return {each.name: each for each in ordered}
 
     @classmethod
+    @cache
     def types(cls) -> dict[str, Any]:
         """Return the types by name, such as `int | None`."""
         hints = get_type_hints(cls)
