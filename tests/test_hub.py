@@ -77,7 +77,7 @@ def saved(tmp_path):
 BASES = {
     "discrete": DiscreteBasis(3, ROOT_2),
     "of images": DiscreteBasis(3, ROOT_2, prior=torch.rand(4, 40, 40, generator=torch.manual_seed(0))),
-    "other": HermiteBasis(3, [1, 2], base_scale=0.9),
+    "hermite": HermiteBasis(3, [1, 2], base_scale=0.9),
     "bspline": BSplineBasis(3, [1, 2]),
     "fourier-bessel": FourierBesselBasis(3, [1, 2]),
     "log-radial": LogRadialBasis(3, [1, 2]),
@@ -323,7 +323,7 @@ DAMAGES = {
     "other kind": (
         lambda folder: change(
             folder,
-            basis=config_of(folder)["basis"] | {"spec": config_of(folder)["basis"]["spec"] | {"kind": "other"}},
+            basis=config_of(folder)["basis"] | {"spec": config_of(folder)["basis"]["spec"] | {"kind": "hermite"}},
         ),
         "HermiteBasis.load: refused",
     ),
