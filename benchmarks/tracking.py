@@ -1,4 +1,4 @@
-"""Trackers on sequences that zoom and on OTB, and what a frame costs: writes results/tracking.md.
+"""Evaluate trackers on zooming sequences and on OTB, and time them: writes results/tracking.md.
 
 Networks come from two runs of `disco train tracker` with the same settings, of track/siamfc+ and track/disco. Boxes are
 kept in --results: a call that was stopped goes on, and `--only` lets several processes share the work.
@@ -195,14 +195,14 @@ def otb_part(all_scores: dict[str, dict[str, Score]], videos: Sequence[Video]) -
 
 
 class AsAuthors(SiameseTracker):
-    """All views of a frame in one batch, as in the authors' code."""
+    """All crops of a frame in one batch, as in the authors' code."""
 
     def _features(self, views: Tensor) -> Tensor:
         return self.network.embed(views)
 
 
 def speed_part(options: argparse.Namespace) -> str:
-    """Milliseconds of a frame, trackers in turns on the same frames."""
+    """Milliseconds per frame, trackers in turns on the same frames."""
     dense = AsAuthors(create_model("track/se-siamfc+", pretrained=options.weights), "pyramid")
     dense.network.features = on_reference(create_model("track/se-siamfc+", pretrained=options.weights).eval().features)
     plus, disco = (create_model(f"track/{name}", pretrained=options.weights) for name in ("siamfc+", "disco"))

@@ -156,8 +156,8 @@ def run_all(nets: Mapping[str, Network], sets: Mapping[str, list[Path]], cache: 
     todo: dict[tuple[str, str], tuple[Path, Sequence[int], float]] = {}
     for kind, paths in sets.items():
         for name, net in nets.items():
-            learnt, aside = [TRAINED] if net.scenes else [], ASIDE.get(name, [])
-            sides = {"photos": net.photos, "test": net.scenes, "train": learnt, "aside": aside}[kind]
+            trained, aside = [TRAINED] if net.scenes else [], ASIDE.get(name, [])
+            sides = {"photos": net.photos, "test": net.scenes, "train": trained, "aside": aside}[kind]
             file = cache / f"{kind}-{name.replace(', ', '-')}-{len(paths)}.npz"
             if sides:
                 work = 0.0 if file.exists() else len(paths) * net.cost * sum(side**2 for side in sides)
@@ -317,7 +317,7 @@ def scenes(predictions: Predictions, labels: Mapping[str, Tensor]) -> list[str]:
 
 
 def probe(predictions: Predictions, contender: Contender, labels: Mapping[str, Tensor]) -> list[float]:
-    """Per cent right, at every other side, of ridge regression on features of unit norm, learnt at the trained size."""
+    """Accuracy in percent, at every other side, of ridge regression on unit-norm features of the trained size."""
 
     def features(kind: str, side: int) -> Tensor:
         return F.normalize(predictions.features(kind, contender, side), dim=1).double()
