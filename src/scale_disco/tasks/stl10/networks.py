@@ -330,8 +330,8 @@ def disco(
 ) -> nn.Module:
     """DISCO: discrete scale convolutions at scales 1, sqrt 2 and 2, with pools instead of strides.
 
-    `WideResNet` has the first four arguments, `ScaleMaps` layout and pools, `disco_basis` the others. The defaults are
-    the authors'; "mean" and "blur" pools keep more of the equivariance.
+    `WideResNet` has the first four arguments, `ScaleMaps` layout and pools, `disco_basis` the others. The authors use
+    the layout "projected" and "max" pools; "mean" and "blur" pools keep more of the equivariance.
     """
     basis = disco_basis(support=support, prior=prior, basis_steps=basis_steps)
     return WideResNet(ScaleMaps(basis, layout, pools), depth, width, classes, dropout)
