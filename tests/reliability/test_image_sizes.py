@@ -30,7 +30,7 @@ from tests.reliability.numbers import (
     sized,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*supposes equal steps")  # any scales will do
+pytestmark = pytest.mark.filterwarnings("ignore:.*assumes equal steps")  # any scales will do
 
 
 def twin_error(problem: Problem, space, seed):

@@ -19,7 +19,7 @@ from tests.reliability.numbers import (
     relative_error,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*supposes equal steps")  # any scales will do
+pytestmark = pytest.mark.filterwarnings("ignore:.*assumes equal steps")  # any scales will do
 
 
 @every_case

@@ -36,7 +36,7 @@ from tests.reliability.numbers import (
     values,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*supposes equal steps")  # any scales will do
+pytestmark = pytest.mark.filterwarnings("ignore:.*assumes equal steps")  # any scales will do
 every_network = pytest.mark.parametrize("kind", [kind for kind in NETWORKS if "resnet" not in kind])
 every_fast = pytest.mark.parametrize("name", FAST)
 
