@@ -64,7 +64,7 @@ nitpick_ignore_regex = [
     ("py:class", r"Tensor|Figure|Image|Path|Fraction|LabeledDataset|Dataset|Box|nn\.Module"),
     (
         "py:class",
-        r"scale_disco\.basis\.prior\.\w+|scale_disco\.tasks\.bench\.timing\.Name|Module|(scale_disco\.tasks\.scene\.evaluation\.)?Ratio",
+        r"scale_disco\.basis\.prior\.\w+|scale_disco\.tasks\.bench\.timing\.Name|Module|.*\._\w+|(scale_disco\.tasks\.scene\.evaluation\.)?Ratio",
     ),
 ]
 
