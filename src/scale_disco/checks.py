@@ -1,7 +1,5 @@
 """Checks of arguments: each returns the value, or raises an error that names the caller, the rule and the value."""
 
-from __future__ import annotations
-
 import math
 import reprlib
 from collections.abc import Iterable

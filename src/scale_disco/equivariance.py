@@ -5,8 +5,6 @@ of the scales counts once; shrinking by `scales[k] / scales[l]` moves the respon
 within the set are compared; a border is left out; norms are summed before they are divided.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

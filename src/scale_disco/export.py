@@ -1,7 +1,5 @@
 """Networks for inference: kernels multiplied out, batch norms folded, and files for other runtimes."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import os

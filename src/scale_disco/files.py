@@ -4,8 +4,6 @@ A reader of our files never sees half of one. Files from elsewhere are read up t
 ValueError if they are malformed.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import mmap

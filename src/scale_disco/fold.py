@@ -1,7 +1,5 @@
 """The scale axis folded into the batch, so that any 2-D layer runs on feature maps unchanged."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

@@ -4,8 +4,6 @@ A folder holds JSON and safetensors, and nothing in it is executed: `config.json
 `model.safetensors` its weights, `basis-<digest>.safetensors` the stencils of a basis whose spec is in the config.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

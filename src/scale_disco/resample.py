@@ -7,8 +7,6 @@ same values for every mode it supports. Only the size may differ by one, where s
 rounding: 39 pixels shrunk by 1.3 are 30 here.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """The scale factors of a basis, a layer or a measurement."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -55,7 +53,7 @@ class Scales:
             )
 
     @classmethod
-    def geometric(cls, step: float, count: int, *, start: float = 1.0) -> Scales:
+    def geometric(cls, step: float, count: int, *, start: float = 1.0) -> "Scales":
         """Return `count` scales `start * step**i`.
 
         Example:

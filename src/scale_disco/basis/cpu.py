@@ -1,7 +1,5 @@
 """Small computations run on the CPU, whatever device a network is built on, and in one thread."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The paper's solver: gradient descent on random images for a fixed number of steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

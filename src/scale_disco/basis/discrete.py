@@ -1,7 +1,5 @@
 """The basis of the paper: pixels at the first scale, exact dilations of them, and the optimum at the other scales."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence

@@ -3,8 +3,6 @@
 Their presets are those of the authors' SESN; "+" is training with scale augmentation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from functools import lru_cache

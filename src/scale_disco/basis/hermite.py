@@ -1,7 +1,5 @@
 """Hermite functions: Gaussian derivatives of ascending order, or of few orders at several widths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import ClassVar
 

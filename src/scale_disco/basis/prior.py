@@ -6,8 +6,6 @@ the smaller stencil is a linear functional `a_i` of f, and the contribution of t
 output pixels, that is over all positions of a pixel of the shrunken image between those of the large one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import dataclass

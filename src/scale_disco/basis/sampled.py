@@ -1,7 +1,5 @@
 """Base of the sampled families: one function of the plane, dilated to every scale and sampled on pixels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

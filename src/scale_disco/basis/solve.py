@@ -5,8 +5,6 @@ The paper's general objective (appendix "General Solution") is a sum over all pa
 minimum solves one linear system, the same for all basis functions up to the right-hand side.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Stencil: the basis functions at one scale. Basis: one stencil per scale."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -146,7 +144,7 @@ class Basis:
         }
 
     @classmethod
-    def from_dense(cls, dense: Tensor, scales: Iterable[float], *, kernel_size: int) -> Basis:
+    def from_dense(cls, dense: Tensor, scales: Iterable[float], *, kernel_size: int) -> "Basis":
         """Return a basis from the paper's packing [F, S, K, ...], each scale cropped to its nonzero square.
 
         Example:
@@ -207,7 +205,7 @@ class Basis:
         return dense
 
     @on_cpu()
-    def mix(self, matrix: Tensor) -> Basis:
+    def mix(self, matrix: Tensor) -> "Basis":
         """Return a basis whose function i is `sum_j matrix[i, j] * function j`, at every scale."""
         matrix = torch.as_tensor(matrix)
         if matrix.is_complex() or matrix.ndim != 2 or matrix.shape[1] != self.num_functions or len(matrix) == 0:
@@ -222,7 +220,7 @@ class Basis:
             {"mixed by": [*self.spec.get("mixed by", []), f"sha256:{digest}"], "normalized": False},
         )
 
-    def normalized(self) -> Basis:
+    def normalized(self) -> "Basis":
         """Return a basis with every function divided, at all scales, by its L2 norm at the first scale."""
         norms = self.stencils[0].functions.flatten(1).norm(dim=1)
         if bool((norms == 0).any()):
@@ -232,7 +230,7 @@ class Basis:
             {"normalized": True},
         )
 
-    def _recombined(self, functions: Sequence[Tensor], changes: Spec) -> Basis:
+    def _recombined(self, functions: Sequence[Tensor], changes: Spec) -> "Basis":
         stencils = [Stencil(f, s.dilation) for f, s in zip(functions, self.stencils, strict=True)]
         spec = {**self.spec, **changes, "kind": f"recombined {self.spec['kind'].removeprefix('recombined ')}"}
         recombined = Basis(self.scales, stencils, kernel_size=self.kernel_size, spec=spec)

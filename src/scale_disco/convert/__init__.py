@@ -5,8 +5,6 @@ are weights times stencils. The image is repeated once per scale along the batch
 convolutions runs unchanged on a batch of all scales (see `fold`). Before the classifier the scales are reduced to one.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

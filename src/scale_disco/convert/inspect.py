@@ -1,7 +1,5 @@
 """Runs of a network on an example: where its scales can be reduced, what cannot be converted, what would go wrong."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Layers of converted networks: ordinary convolutions and pools on batches that hold all scales."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import math
@@ -27,7 +25,7 @@ from ..scales import Scales
 PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 # Layer -> weights and the kernels computed from them. Outside of the layers, so that copies and files have none.
-_KERNELS: WeakKeyDictionary[FoldedConv, tuple[list[Tensor], list[Tensor]]] = WeakKeyDictionary()
+_KERNELS: "WeakKeyDictionary[FoldedConv, tuple[list[Tensor], list[Tensor]]]" = WeakKeyDictionary()
 _DENSE_SIDE = 15  # of the largest kernel that is solved as a whole; larger ones are products of their axes
 _DENSE_DILATION = 4  # larger ones are rounded to whole pixels: at most half a pixel off at five pixels and more
 
@@ -332,7 +330,7 @@ class _PlacedKernel(NamedTuple):
     before: tuple[int, ...]  # pixels before the center
     after: tuple[int, ...]
 
-    def pads(self, first: _PlacedKernel, pads: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    def pads(self, first: "_PlacedKernel", pads: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """Return the padding that keeps center and size as they are at the first scale."""
         extents = zip(pads, self.before, self.after, first.before, first.after, strict=True)
         return tuple((pad[0] + b - b0, pad[1] + a - a0) for pad, b, a, b0, a0 in extents)

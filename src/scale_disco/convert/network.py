@@ -1,7 +1,5 @@
 """A converted network: scales folded into the batch, the network on them, scales reduced to one."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Replacement of modules in a network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

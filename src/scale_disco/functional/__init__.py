@@ -9,8 +9,6 @@ infinity never spreads to other images. In plain convolutions it spreads as far 
 all tiles that contain it, at most three taps farther, by FFT to the whole image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

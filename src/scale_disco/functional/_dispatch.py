@@ -1,7 +1,5 @@
 """Runs one convolution as `F.conv*d`, by Winograd tiles or by FFT, whichever is faster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -5,8 +5,6 @@ the time of `F.conv2d`. Rounding errors are relative to the largest value of an 
 its whole image, but to no other.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

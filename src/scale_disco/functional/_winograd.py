@@ -6,8 +6,6 @@ That takes 2.25 multiplications per pixel for 9 taps and 4 for 25. With few chan
 saves. NaN or infinity spreads to all output tiles that see it, at most three taps farther than a kernel reaches.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from itertools import product

@@ -1,7 +1,5 @@
 """How the kernels of all scales lie on an image, and checks of what they are applied to."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

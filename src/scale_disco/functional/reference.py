@@ -3,8 +3,6 @@
 Slow and easy to read; tests compare the fast path with them. Arguments are those of the fast path.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import torch

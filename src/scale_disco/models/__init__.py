@@ -1,7 +1,5 @@
 """Networks by name: those of the paper's experiments, and residual networks with pretrained weights."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from importlib import import_module

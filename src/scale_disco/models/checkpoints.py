@@ -1,7 +1,5 @@
 """Pretrained weights: checkpoints read without executing anything in them, and verified downloads."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import importlib

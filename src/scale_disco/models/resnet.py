@@ -5,8 +5,6 @@ Images must be normalized as in training. For weights of torchvision and timm: R
 minus the mean (103.939, 116.779, 123.68). The wrong normalization gives no error, only wrong classes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Scale convolutions as modules: image to scales (lift) and scales to scales (conv)."""
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Base classes of layers: fixed tensors that are neither trained nor saved, and the number of spatial axes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 

@@ -1,7 +1,5 @@
 """Batch norm and dropout that treat all scales alike, as equivariance requires."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Pooling and upsampling of feature maps, scale by scale."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import count

@@ -1,7 +1,5 @@
 """Projection: from scales to one image."""
 
-from __future__ import annotations
-
 import math
 
 import torch
