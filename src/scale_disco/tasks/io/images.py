@@ -107,12 +107,9 @@ def open_image(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Image
 
 
 def load_rgb(path: Path, *, upright: bool = True, longest: int | None = None) -> Image:
-    """Decode an image of 8 bits per channel to RGB.
+    """Decode an image of 8 bits per channel to RGB, turned `upright` as its EXIF orientation says.
 
-    Args:
-        path: The file.
-        upright: Turn it as its EXIF orientation says.
-        longest: The decoder may shrink the image, but not below this size of the longer side.
+    The decoder may shrink it, but not below the size `longest` of the longer side.
     """
     with open_image(path) as image:
         from PIL import ImageOps

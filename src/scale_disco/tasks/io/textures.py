@@ -48,12 +48,8 @@ class SourceImage:
 def split(images: list[SourceImage], part: str, large: Callable[[SourceImage], bool]) -> list[SourceImage]:
     """Return the images of a part; a quarter of the groups, by the hash of their names, is for testing.
 
-    Large images, small images and synthetic textures are split separately, so that both parts have some of each.
-
-    Args:
-        images: Images of both parts.
-        part: "train" or "test".
-        large: Whether an image is large enough for a background.
+    Images large enough for a background, small ones and synthetic textures are split separately, so that both parts
+    have some of each.
     """
     kinds: dict[tuple[bool, bool], set[str]] = {}
     large_groups = {image.group for image in images if large(image)}

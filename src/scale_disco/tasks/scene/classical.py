@@ -86,10 +86,7 @@ READS: dict[str, type[Absolute]] = {"largest": PeakWidth, "mean": MeanWidth}
 
 
 class Laplacian(ScaleEstimator):
-    """Estimator of apparent scale by the energy of Laplacians, without training.
-
-    Args:
-        read: One of `READS`.
+    """Estimator of apparent scale by the energy of Laplacians, read by one of `READS`; without training.
 
     Example:
         >>> waves = 127 + 100 * torch.sin(2 * torch.pi * torch.arange(96) / 4).expand(1, 3, 96, 96)

@@ -134,13 +134,7 @@ def read_copies(
 ) -> list[Copies]:
     """Return the scale profiles of copies of images; skip unreadable images with a warning.
 
-    Args:
-        network: Frozen network.
-        images: Images to resize.
-        sizes: How copies are drawn.
-        device: Device of the network.
-        cache: Folder that stores the profiles of every image for the next call.
-        progress: Called with the number of images done and in total.
+    `cache` is a folder that stores the profiles of every image for the next call.
     """
     copies: list[Copies] = []
     skipped: list[str] = []

@@ -156,13 +156,7 @@ def scene_figures(
 ) -> dict[str, list[Agreement]]:
     """Return the agreement of scale fields with the ground truth, by estimator and image.
 
-    Fields are those of `disco scene` at the resolution of cells.
-
-    Args:
-        estimators: Estimators by name.
-        scenes: Scenes, read one at a time.
-        cache: Folder that stores the scale profiles of windows.
-        progress: Called with every scene that is done.
+    Fields are those of `disco scene` at the resolution of cells. `progress` is called with every scene that is done.
     """
     agreements: dict[str, list[Agreement]] = {name: [] for name in estimators}
     for scene in scenes:
@@ -203,14 +197,9 @@ def copy_figures(
     cache: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Ratio]:
-    """Return the errors of predicted size ratios, by estimator.
+    """Return the errors of predicted size ratios on images that no estimator was trained on, by estimator.
 
-    Args:
-        estimators: Estimators by name.
-        images: Images that no estimator was trained on.
-        sizes: How copies are drawn.
-        cache: Folder that stores the scale profiles of copies.
-        progress: Called with the fingerprint of a network for every image that it has processed.
+    `progress` is called with the fingerprint of a network for every image that it has processed.
     """
     figures = {}
     for fingerprint, group in by_network(estimators).items():

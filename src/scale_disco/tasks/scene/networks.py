@@ -155,9 +155,7 @@ def create(
     Args:
         readout: One of `READOUTS`.
         backbone: One of `BACKBONES`.
-        pretrained: Weights of a ResNet-50: a file with torchvision's names, or "torchvision" or "timm". By default they
-            are random; profiles can still be compared, but not as well.
-        sha256: Expected checksum of the file.
+        pretrained, sha256: As for `Backbone`. Profiles of random weights can be compared too, but not as well.
     """
     network = Backbone(backbone, pretrained=pretrained, sha256=sha256)
     return ScaleEstimator(network, READOUTS[readout](CHANNELS, SCALES)).eval()

@@ -173,16 +173,10 @@ class Rendered(NamedTuple):
 
 
 def render(texture: Tensor, plane: Plane, width: int = 640, height: int = 480) -> Rendered:
-    """Render a plane covered with a texture and its mirror images, antialiased.
+    """Render a plane covered with a texture [3, h, w] from 0 to 255 and its mirror images, antialiased.
 
     Every tile is supersampled, more densely in directions of more foreshortening, from a copy of the texture blurred
     according to the distance of samples, and downsampled with the library's cubic filter.
-
-    Args:
-        texture: [3, h, w], from 0 to 255.
-        plane: Geometry of the plane.
-        width: Width of the image, in pixels.
-        height: Height of the image.
 
     Example:
         >>> rendered = render(torch.full((3, 64, 64), 200.0), Plane(4.0), 64, 32)
@@ -305,14 +299,7 @@ def planes(
 
     Uneven squares (`evenness` below 1/2) are skipped. Photos come in random order, repeatedly if there are too few.
     Synthetic textures, noise and leaves, differ from those of `disco data zoom`. A plane depends only on its number and
-    the seed.
-
-    Args:
-        folder: Folder of images, also in subfolders; None for the bundled photos.
-        count: Number of planes.
-        seed: Random seed.
-        width: Width of the images, in pixels.
-        height: Height of the images.
+    the seed. Photos are those of a folder and its subfolders, or the bundled ones.
     """
     if count < 1:
         raise ValueError(f"planes: count must be at least 1, got {count}")

@@ -25,9 +25,7 @@ def plot_readouts(
 ) -> Figure:
     """Plot predicted over true octaves, and the rank correlations of scale fields; a panel for each that is not empty.
 
-    Args:
-        curves: By estimator, means of true and predicted octaves.
-        ranks: By kind of scene and estimator, the rank correlation in every image.
+    `curves` are by estimator, `ranks` by kind of scene and estimator.
     """
     panels = [*(["ratio"] if curves else []), *ranks]
     figure = new_figure(4.8 * len(panels), 4.2)
@@ -51,14 +49,9 @@ def plot_readouts(
 
 
 def plot_field(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float, title: str = "") -> Figure:
-    """Plot an image next to its apparent scale, with a color bar in octaves; gray where the confidence is low.
+    """Plot an image uint8 [3, H, W] next to its scale field [H, W]; gray where the confidence is low.
 
-    Args:
-        image: uint8 [3, H, W] in RGB.
-        octaves: Scale field, [H, W].
-        confidence: From 0 to 1, [H, W].
-        limit: Octaves at the ends of the color bar.
-        title: Title of the figure.
+    The color bar ends at `limit` octaves.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize

@@ -43,12 +43,7 @@ class Reading(NamedTuple):
 
 
 class Readout(nn.Module):
-    """Base class: reads apparent scale from scale profiles.
-
-    Args:
-        channels: Number of channels of the profiles.
-        scales: Scales of the profiles, a geometric sequence.
-    """
+    """Base class: reads apparent scale from scale profiles, whose scales are a geometric sequence."""
 
     octaves: Tensor  # of the scales over the first
     typical: Tensor  # mean of every channel, by which profiles are divided; zeros: that of the current profiles

@@ -109,14 +109,7 @@ EXPERIMENT = Experiment(
 
 
 class ProfilePairDataset(Dataset):
-    """Pairs of scale profiles of one window of an image in two copies, drawn at random every epoch.
-
-    Args:
-        copies: Copies of every image.
-        count: Pairs per epoch.
-        seed: Random seed.
-        fingerprint: Fingerprint of the backbone.
-    """
+    """Pairs of scale profiles of one window of an image in two copies, drawn at random every epoch."""
 
     pixels = 2 * CHANNELS * len(SCALES)
 
@@ -151,9 +144,7 @@ def _both(pairs: CopyPairs, row: int) -> list[int]:
 def scene_estimator(run: Path, pretrained: str | None = None) -> ScaleEstimator:
     """Return the scale estimator of a run of `disco train scene`, in eval mode.
 
-    Args:
-        run: Folder of the run.
-        pretrained: Weights of its backbone, which must be those of the training (default: from where they were).
+    The weights of its backbone must be those of the training (default: from where they were).
     """
     record = read_record(run)
     options = options_of(record)

@@ -32,12 +32,11 @@ def mean_color(image: Tensor) -> Tensor:
 
 
 def crops(image: Tensor, centers: Tensor, sides: Tensor, out: int, fill: Tensor) -> Tensor:
-    """Return square crops of a frame, [3, H, W] -> [N, 3, out, out], from 0 to 255.
+    """Return square crops of a frame, uint8 [3, H, W] -> [N, 3, out, out], from 0 to 255.
 
     When a crop shrinks the frame, every pixel is the mean of up to four by four samples of the area it covers.
 
     Args:
-        image: Frame, uint8.
         centers: x and y of the centers, [N, 2].
         sides: Sides in frame pixels, [N].
         out: Side of the crops in their own pixels.

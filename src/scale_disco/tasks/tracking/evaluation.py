@@ -203,8 +203,6 @@ def run(
     """Track every sequence once and write the results into a folder; finished sequences are read from it.
 
     Args:
-        tracker: Initialized again for each sequence.
-        sequences: Sequences, whose names are those of the result files.
         folder: Result folder of this tracker alone, created if missing. Results are always read back from its files.
         fingerprint: Identifies this tracker and its weights; ValueError if the folder has results of another one.
         progress: Called with the number of frames tracked and in total.

@@ -23,10 +23,7 @@ _TOLERANCE = 1.0  # cells from the target to the maximum of a correct prediction
 class TrackerModule(TrainingModule):
     """Trains a tracker to find the object of a template and its scale; the last stages first.
 
-    Args:
-        network: The network to train; stages that are never unfrozen keep their weights.
-        options: Options of the run.
-        steps: Steps per epoch.
+    Stages that are never unfrozen keep their weights.
     """
 
     network: Siamese
@@ -120,11 +117,8 @@ def triplet_loss(scores: Tensor, positive: Tensor) -> Tensor:
 def shift_loss(cosines: Tensor, shift: Tensor, octaves: Tensor, steps: Sequence[float]) -> Tensor:
     """Cross-entropy of cosines [B, J, H, W] over all places and scales; targets are interpolated linearly.
 
-    Args:
-        cosines: One map for every step.
-        shift: Shifts of the objects from the center, in pixels, [B, 2].
-        octaves: Changes of their scale, [B].
-        steps: Changes of scale of the maps in octaves, ascending.
+    Objects have a shift from the center in pixels [B, 2] and a change of scale in octaves [B]; `steps` are the J
+    changes of scale of the maps, ascending.
     """
     side = cosines.shape[-1]
     cells = list(range(side))

@@ -219,8 +219,6 @@ class CIRUnit(nn.Module):
     """1x1, 3x3 and 1x1 convolutions and a shortcut, cropped by one cell per side: [B, C, H, W] -> [B, C', H-2, W-2].
 
     Args:
-        layers: Kind of the layers.
-        in_channels: Channels of the input.
         channels: Channels of the inner convolutions; the output has four times as many.
         last: Whether this is the last block of a network, which does not end with a ReLU.
         extent: Scale extent of the first convolution.
@@ -338,8 +336,7 @@ def siamfc(*, pretrained: File | None = None, sha256: str | None = None, pixels:
     Args:
         pretrained: Weight file with the parameter names of this network (.safetensors, or of `torch.save`, of which
             nothing is executed). Default: random weights.
-        sha256: Expected checksum of that file.
-        pixels: Pixels that the weights were trained on, see `io.weights.PIXELS`. Default: as stored in the file.
+        sha256, pixels: As for `siamfc_plus`.
     """
     net = Siamese(AlexNet(), 6, gain=_GAIN_ALEXNET, pixels="imagenet")
     return _with_weights(net, "track/siamfc", pretrained, sha256, pixels)
@@ -352,8 +349,7 @@ def siamfc_plus(*, pretrained: File | None = None, sha256: str | None = None, pi
         pretrained: Weight file of a ResNet-50 (torchvision's names; its first two stages are used), of SiamDW, or of
             this network. Default: random weights.
         sha256: Expected checksum of that file.
-        pixels: Pixels that the weights were trained on: "imagenet", "caffe" or "raw", see `io.weights.PIXELS`. Default:
-            as known of the file.
+        pixels: Pixels that the weights were trained on, a key of `io.weights.PIXELS`. Default: as known of the file.
     """
     return _with_weights(Siamese(CIResNet22(), pixels="imagenet"), "track/siamfc+", pretrained, sha256, pixels)
 

@@ -20,7 +20,6 @@ def plot_success(
     Args:
         trackers: By name, the fractions of frames at overlaps from 0 to 1 and at distances of 0, 1, 2, ... pixels.
         ours: Name of the highlighted tracker.
-        title: Title of the figure.
         near: Distance at which the legend gives the precision; for success it gives the mean.
     """
     figure = new_figure(10, 4.2)
@@ -46,10 +45,7 @@ def plot_success(
 def plot_sizes(videos: Mapping[str, Mapping[str, Sequence[float]]], truth: str, ours: str) -> Figure:
     """Plot the object size over the frames, in octaves relative to the first; a panel per video.
 
-    Args:
-        videos: By video, then by tracker, the scale of the box in every frame.
-        truth: Name of the ground truth among the trackers.
-        ours: Name of the highlighted tracker.
+    `videos` has the scale of the box in every frame, by video, then by tracker; `truth` and `ours` name two of these.
     """
     figure = new_figure(4.2 * len(videos), 3.6)
     panels = figure.subplots(1, len(videos), squeeze=False)[0]

@@ -134,14 +134,7 @@ EXPERIMENT = Experiment(
 
 
 class CropPairDataset(Dataset):
-    """Pairs of crops of 255 pixels a side, drawn at random every epoch, from every video equally often.
-
-    Args:
-        videos: Videos to draw from.
-        count: Pairs per epoch.
-        schedule: Maximum shift and zoom of objects.
-        seed: Random seed.
-    """
+    """Pairs of crops of 255 pixels a side, drawn at random every epoch, from every video equally often."""
 
     pixels = 2 * INSTANCE**2
 

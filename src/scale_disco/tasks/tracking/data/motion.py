@@ -51,10 +51,7 @@ class ObjectShape:
     def opacity(self, x: np.ndarray, y: np.ndarray, size: float) -> np.ndarray:
         """Return the coverage of pixels by the shape, float32 [Y, X]: a ramp of one pixel across the curve, 1/2 on it.
 
-        Args:
-            x: Centers of the pixels of a row, relative to the center of the box.
-            y: Centers of the pixels of a column.
-            size: Longer side of the box, in pixels.
+        Pixel centers x and y are relative to the center of the box, whose longer side has `size` pixels.
         """
         points = (x + 1j * y[:, None]) / size - self.origin
         distance = np.abs(points)
@@ -104,15 +101,12 @@ def largest_size(frame: tuple[int, int]) -> float:
 def random_motion(
     kind: str, generator: np.random.Generator, frames: int, frame: tuple[int, int], largest: float
 ) -> ObjectMotion:
-    """Return a random motion.
+    """Return a random motion over some frames of a width and height.
 
     Args:
         kind: "walk" (the size drifts, by up to two octaves in total), "step" (it jumps now and then), "static", or
             "distractor": walk or static, with a second object that is larger or smaller by a constant factor and stays
             in the other half of the frame.
-        generator: Random generator.
-        frames: Number of frames.
-        frame: Width and height of the frame.
         largest: Maximum longer side of a box, as the texture has no more pixels; at least twice the smallest.
     """
     width, height = frame

@@ -33,11 +33,7 @@ class CropPair(NamedTuple):
 def draw_pair(sequence: Sequence, seed: int, *, shift: float, zoom: float) -> CropPair:
     """Draw two frames with a box, at most 100 frames apart, and their augmentation.
 
-    Args:
-        sequence: The video.
-        seed: Random seed; the same one gives the same pair.
-        shift: Maximum shift of the object along either axis, in crop pixels.
-        zoom: Maximum scale change, in octaves.
+    `shift` is the maximum along either axis in crop pixels, `zoom` the maximum scale change in octaves.
     """
     draw = random.Random(seed)
     boxed = (~sequence.boxes.isnan().any(1)).nonzero().flatten().tolist()

@@ -37,12 +37,7 @@ class Sequence:
 
 
 def read_sequences(root: Path, names: Container[str] | None = None) -> list[Sequence]:
-    """Return the sequences in a folder and its subfolders, sorted by name; one per object of a video.
-
-    Args:
-        root: The folder.
-        names: Sequences to read; default: all.
-    """
+    """Return the sequences in a folder and its subfolders, sorted by name, all or those in `names`; one per object."""
     return [_read(*paths, name) for name, paths in find_sequences(root).items() if names is None or name in names]
 
 
@@ -71,12 +66,8 @@ def read_sequence(folder: Path, target: int | None = None) -> Sequence:
     """Return the sequence in a folder.
 
     Frames are numbered images, in the folder or in `img` in it. Boxes are lines of four numbers, counted from 1 as in
-    both benchmarks, in `groundtruth_rect.txt` or `groundtruth.txt`. Frames after the last line are skipped with a
-    warning.
-
-    Args:
-        folder: Folder with the name of the sequence.
-        target: Number of the object in a video with several (`groundtruth_rect.1.txt`, `groundtruth_rect.2.txt`).
+    both benchmarks, in `groundtruth_rect.txt` or `groundtruth.txt`; `target` is the number of an object in a video with
+    several (`groundtruth_rect.1.txt`). Frames after the last line are skipped with a warning.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -94,14 +85,7 @@ def read_sequence(folder: Path, target: int | None = None) -> Sequence:
 
 
 def first_box(folder: Path, frames: list[Path], start: int | None = None, target: int | None = None) -> tuple[int, Box]:
-    """Return the number of a frame and its ground-truth box.
-
-    Args:
-        folder: Folder with the ground truth.
-        frames: All frames, in order.
-        start: Number of the frame; default: the first with a box.
-        target: Number of the object in a video with several.
-    """
+    """Return the number of a frame (default: the first with a box) and its ground-truth box in the folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about frames after the last box
         sequence = read_sequence(folder, target)

@@ -86,14 +86,9 @@ class SequencePlan(NamedTuple):
 def build(out: Path, images: list[SourceImage], settings: SequenceSettings, progress: Progress | None = None) -> int:
     """Render the sequences of a part that are not yet in a folder; return how many those were.
 
-    A sequence appears complete or not at all. The note `zoom.json` lists the source images of every sequence; a folder
-    with another note raises a ValueError.
-
-    Args:
-        out: Folder of the part, for `NAME/img/0001.jpg` and `NAME/groundtruth_rect.txt`.
-        images: Images of both parts to cut from, as returned by `source_images`.
-        settings: Settings of the sequences.
-        progress: Called with the number of frames rendered and in total.
+    A sequence, `NAME/img/0001.jpg` ... and `NAME/groundtruth_rect.txt`, appears complete or not at all. The note
+    `zoom.json` lists the source images of every sequence; a folder with another note raises a ValueError. `images` are
+    those of both parts; `progress` is called with the number of frames rendered and in total.
     """
     plans = planned(images, settings)
     make_folder(out)
