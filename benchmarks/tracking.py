@@ -291,7 +291,7 @@ def side(boxes: Tensor) -> Tensor:
 def draw(all_scores: dict[str, dict[str, Score]], title: str, folder: Path) -> None:
     means = {name: mean_score(list(scores.values())) for name, scores in all_scores.items()}
     curves = {name: (score.success.tolist(), score.precision.tolist()) for name, score in means.items()}
-    what = {"zoom": "Held-out sequences that zoom", "otb": "Ten sequences of OTB-2013"}[title]
+    what = {"zoom": "Held-out zooming sequences", "otb": "Ten sequences of OTB-2013"}[title]
     save_figure(plot_success(curves, "DISCO, one crop", what), folder / f"tracking_{title}.png")
 
 

@@ -425,8 +425,8 @@ def draw(predictions: Predictions, path: Path) -> None:
             right = [predictions.right("test", contender, side) for side in SIDES[::2]]
             axes[2].plot([side / TRAINED for side in SIDES[::2]], right, **style)
     axes[0].set(xlabel="image shrunk by (from twice the trained size)", ylabel="change of features, %")
-    axes[0].set_title("Photographs: features", fontsize=10)
-    axes[1].set_title("Photographs: top-1", fontsize=10)
+    axes[0].set_title("Photos: features", fontsize=10)
+    axes[1].set_title("Photos: top-1", fontsize=10)
     axes[2].set_title("Scenes: top-1", fontsize=10)
     for axis, ticks in zip(axes, [[1, 1.19, 1.41, 1.68, 2], *[[0.5, 0.71, 1, 1.41, 2]] * 2], strict=True):
         axis.set_xscale("log")
