@@ -29,9 +29,7 @@ def add(commands: Any) -> None:
     basis = terminal.add_command(commands, "basis", run, "solve a discrete basis; print, plot or save it", _EXAMPLES)
     basis.add_argument("--kernel-size", type=int, metavar="K", help="kernel size at the first scale (default 3)")
     terminal.add_scales(basis)
-    basis.add_argument(
-        "--dims", type=int, default=2, metavar="N", help="number of spatial dimensions, 1 to 3 (default 2)"
-    )
+    basis.add_argument("--dims", type=int, default=2, metavar="N", help="spatial dimensions, 1 to 3 (default 2)")
     prior = basis.add_argument(
         "--prior",
         help='images that the basis is optimal for: "image", "white" (white noise, as in the paper), a correlation of '
@@ -39,7 +37,7 @@ def add(commands: Any) -> None:
     )
     terminal.suggest(prior, ["image", "white", "photos", "digits"], folders=True)
     basis.add_argument(
-        "--support", type=int, nargs="+", metavar="SIDE", help="size of the solved stencils, one for all or per scale"
+        "--support", type=int, nargs="+", metavar="SIDE", help="size of solved stencils, one or per scale"
     )
     solver = basis.add_argument(
         "--solver", default="exact", help="exact, or gradient: gradient descent as in the paper (default exact)"

@@ -46,25 +46,23 @@ def run(options: argparse.Namespace) -> None:
     show(options, {"shell": options.shell, "script": script}, script.rstrip())
 
 
+_MANY = 99
+_MOST = {None: 1, "?": 1, "*": _MANY, "+": _MANY}
+
+
 def arguments_of(parser: argparse.ArgumentParser) -> list[Argument]:
     """Return the arguments of a command, without hidden ones."""
-    return [_argument(action) for action in parser._actions if action.help != argparse.SUPPRESS]
-
-
-def _argument(action: argparse.Action) -> Argument:
-    many = {None: 1, "?": 1, "*": _MANY, "+": _MANY}
-    folder = action.metavar in ("DIR", "RUN") or getattr(action, "folders", False)
-    return Argument(
-        list(action.option_strings),
-        " ".join((action.help or "").split()).replace("%%", "%"),
-        action.nargs if isinstance(action.nargs, int) else many[action.nargs],
-        [str(word) for word in action.choices or getattr(action, "suggestions", [])],
-        "folder" if folder else "file" if action.type is Path else "",
-        isinstance(action, argparse._AppendAction),
-    )
-
-
-_MANY = 99
+    arguments = []
+    for action in parser._actions:
+        if action.help != argparse.SUPPRESS:
+            about = " ".join((action.help or "").split()).replace("%%", "%")
+            most = action.nargs if isinstance(action.nargs, int) else _MOST[action.nargs]
+            words = [str(word) for word in action.choices or getattr(action, "suggestions", [])]
+            folder = action.metavar in ("DIR", "RUN") or getattr(action, "folders", False)
+            place = "folder" if folder else "file" if action.type is Path else ""
+            repeated = isinstance(action, argparse._AppendAction)
+            arguments.append(Argument(list(action.option_strings), about, most, words, place, repeated))
+    return arguments
 
 
 def bash(commands: Mapping[str, argparse.ArgumentParser]) -> str:
@@ -136,10 +134,8 @@ def zsh(commands: Mapping[str, argparse.ArgumentParser]) -> str:
             many = f":*-*{what}" if argument.names else f"*{what}"
             values = many if argument.most == _MANY else what * argument.most
             about = argument.about.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
-            star = "*" if argument.repeated else ""
-            specs += [f"{star}{name}{'=' if argument.most else ''}[{about}]{values}" for name in argument.names] or [
-                values
-            ]
+            equals, star = "=" if argument.most else "", "*" if argument.repeated else ""
+            specs += [f"{star}{name}{equals}[{about}]{values}" for name in argument.names] or [values]
         lines = " \\\n            ".join(_quoted(spec) for spec in specs)
         cases.append(f"        {command}) _arguments \\\n            {lines} ;;")
     return _ZSH.replace("NAMES", " ".join(names)).replace("CASES", "\n".join(cases))
@@ -176,17 +172,14 @@ if [[ $funcstack[1] == _disco ]]; then _disco; else compdef _disco disco; fi
 def fish(commands: Mapping[str, argparse.ArgumentParser]) -> str:
     """Return the fish script: a line per command, option and positional argument."""
     lines = ["# Completion of disco for fish, made by `disco completion fish`.", "complete -c disco -f"]
-    first = "-n 'test (count (commandline -opc)) -eq 1'"
-    lines += [
-        f"complete -c disco {first} -a {name} -d {_quoted(_summary(parser))}" for name, parser in commands.items()
-    ]
-    lines += [f"complete -c disco {first} -l {name}" for name in ("help", "version")]
+    first = "complete -c disco -n 'test (count (commandline -opc)) -eq 1'"
+    lines += [f"{first} -a {name} -d {_quoted(_summary(parser))}" for name, parser in commands.items()]
+    lines += [f"{first} -l {name}" for name in ("help", "version")]
     for command, parser in commands.items():
         where = f'set -l words (commandline -opc); test "$words[2]" = {command}'
         for argument in arguments_of(parser):
-            values = " ".join(
-                [*argument.words, *(["(__fish_complete_directories)"] if argument.place == "folder" else [])]
-            )
+            folders = ["(__fish_complete_directories)"] if argument.place == "folder" else []
+            values = " ".join(argument.words + folders)
             offer = f" -a {_quoted(values)}" if values else ""
             kind = " -r -F" if argument.place == "file" else " -x" if argument.most else ""
             names = "".join(f" {'-l' if name.startswith('--') else '-s'} {name.lstrip('-')}" for name in argument.names)

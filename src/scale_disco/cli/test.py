@@ -6,21 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..tasks.io import terminal
 from ..tasks.io.report import binomial_std, table
-from ..tasks.io.terminal import (
-    Progress,
-    add_command,
-    add_device,
-    add_plot,
-    add_report,
-    check_outputs,
-    chosen_device,
-    say,
-    show,
-    suggest,
-    write_plot,
-    write_report,
-)
 from ..tasks.runs.plots import Range, plot_error_over_scale
 from ..tasks.scene.commands import test as scene_test
 
@@ -41,14 +28,14 @@ _OUTSIDE = 2000
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    test = add_command(commands, "test", run, "test error of a trained network, also over scales", _EXAMPLES)
+    test = terminal.add_command(commands, "test", run, "test error of a trained network, also over scales", _EXAMPLES)
     runs = test.add_argument(
         "runs",
         nargs="+",
         metavar="RUN",
         help="folder of a run of `disco train`; or scene, then any number of such folders",
     )
-    suggest(runs, ["scene"], folders=True)
+    terminal.suggest(runs, ["scene"], folders=True)
     test.add_argument(
         "--data",
         "--root",
@@ -57,7 +44,7 @@ def add(commands: Any) -> None:
         help="folder of the data (default: that of the training; scene: none)",
     )
     checkpoint = test.add_argument("--checkpoint", help="weights: best on validation, or last (default: the recipe's)")
-    suggest(checkpoint, ["best", "last"])
+    terminal.suggest(checkpoint, ["best", "last"])
     test.add_argument("--limit", type=int, metavar="N", help="maximum number of images of --data (default: all)")
     test.add_argument(
         "--outside",
@@ -66,15 +53,15 @@ def add(commands: Any) -> None:
         help=f"maximum number of images in each set outside the training scales (default {_OUTSIDE})",
     )
     scene_test.add(test)
-    add_device(test)
-    add_report(test)
-    add_plot(test, "the error over the scale")
+    terminal.add_device(test)
+    terminal.add_report(test)
+    terminal.add_plot(test, "the error over the scale")
 
 
 def run(options: argparse.Namespace) -> None:
     """Test, print and plot."""
-    check_outputs(options)
-    chosen_device(options)
+    terminal.check_outputs(options)
+    terminal.chosen_device(options)
     for name, least in (("limit", 1), ("outside", 0)):
         value = getattr(options, name)
         if value is not None and value < least:
@@ -96,18 +83,18 @@ def _classify(options: argparse.Namespace) -> None:
 
     if len(options.runs) > 1:
         raise ValueError(f"expected one RUN, got {len(options.runs)}; disco test scene takes several")
-    with Progress("testing") as progress:
+    with terminal.Progress("testing") as progress:
         result = evaluate(
             Path(options.runs[0]),
             data=options.data,
             checkpoint=options.checkpoint,
             limit=options.limit,
             outside=_OUTSIDE if options.outside is None else options.outside,
-            device=chosen_device(options),
+            device=terminal.chosen_device(options),
             progress=progress,
         )
     if result["not recorded"]:
-        say(f"not recorded in the run: {result['not recorded']}")
+        terminal.say(f"not recorded in the run: {result['not recorded']}")
     experiment = EXPERIMENTS[result["experiment"]]
     bins = bins_of(result)
     rows = [
@@ -120,10 +107,11 @@ def _classify(options: argparse.Namespace) -> None:
         f"{result['settings']['model']}, {result['checkpoint']} weights: {errors} errors on {images} test images, "
         f"{errors / images:.2%} ± {binomial_std(errors, images):.2%}"
     )
-    show(options, result, f"{table(header, rows)}\n{about}")
+    terminal.show(options, result, f"{table(header, rows)}\n{about}")
     if options.out:
         text = f"{about}.\n\n{table(header, rows, markdown=True)}"
-        write_report(options.out, f"Error over the scale of {experiment.subject}", text, result, command=options.call)
+        title = f"Error over the scale of {experiment.subject}"
+        terminal.write_report(options.out, title, text, result, command=options.call)
     ranges = [Range(each.kind, each.low, each.high, each.error, each.std) for each in bins]
     curves = {result["settings"]["model"]: ranges}
-    write_plot(options, lambda: plot_error_over_scale(curves, experiment.training_scales, experiment.subject))
+    terminal.write_plot(options, lambda: plot_error_over_scale(curves, experiment.training_scales, experiment.subject))

@@ -13,18 +13,7 @@ from typing import Any, get_args
 import torch
 
 from ..files import plain, read_bytes
-from ..tasks.io.terminal import (
-    Progress,
-    UsageError,
-    add_command,
-    add_device,
-    add_out,
-    chosen_device,
-    is_quiet,
-    say,
-    show,
-    suggest,
-)
+from ..tasks.io import terminal
 from ..tasks.runs.experiments import EXPERIMENTS
 from ..tasks.runs.options import RunOptions, flag
 from ..tasks.runs.record import read_record
@@ -56,7 +45,7 @@ _OTHERS |= {"nodes": 1, "channels_last": False, "cache": None, "threads": None}
 
 def add(commands: Any) -> None:
     """Add the command to the parser. Options have no defaults there, since a file or a run may hold their values."""
-    train = add_command(commands, "train", run, "train a network of the paper", _EXAMPLES)
+    train = terminal.add_command(commands, "train", run, "train a network of the paper", _EXAMPLES)
     train.add_argument(
         "experiment",
         choices=[*EXPERIMENTS],
@@ -70,9 +59,10 @@ def add(commands: Any) -> None:
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
     argument = partial(train.add_argument, **unset)
     argument("--data", "--root", type=Path, metavar="DIR", help="folder of the data, from `disco data` (default data)")
-    add_out(train, "the run into this folder (default: runs/ and a name from its options)", folder=True, **unset)
+    about = "the run into this folder (default: runs/ and a name from its options)"
+    terminal.add_out(train, about, folder=True, **unset)
     argument("--resume", action="store_true", help="resume the run in --out")
-    add_device(train, "auto")
+    terminal.add_device(train, "auto")
     argument("--devices", type=int, metavar="N", help="processes or GPUs that share every batch")
     argument("--nodes", type=int, metavar="N", help="machines with so many devices each (torchrun, SLURM)")
     argument(
@@ -88,9 +78,7 @@ def add(commands: Any) -> None:
         "(default: profiles next to the run)",
     )
     train.add_argument("--config", type=Path, metavar="FILE", help="read arguments from a YAML file")
-    train.add_argument(
-        "--print-config", "--print_config", action="store_true", help="print such a file for this call, and exit"
-    )
+    train.add_argument("--print-config", "--print_config", action="store_true", help="print such a file, and exit")
     train.set_defaults(parser=train, device=None)
 
 
@@ -108,7 +96,7 @@ def _add_option(group: Any, name: str, owners: tuple[str, ...]) -> None:
         return
     kind = (get_args(expected) or (expected,))[0]
     argument = group.add_argument(flag(name), type=kind, help=about, default=argparse.SUPPRESS)
-    suggest(argument, dict.fromkeys(choice for field in fields for choice in field.metadata["choices"]))
+    terminal.suggest(argument, dict.fromkeys(choice for field in fields for choice in field.metadata["choices"]))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -121,7 +109,9 @@ def run(options: argparse.Namespace) -> None:
         values = record["settings"] | {"data": Path(record["data"])} | values
     fields = _FIELDS[options.experiment]
     for name in sorted(values.keys() & _OWNERS.keys() - fields.keys()):
-        raise UsageError(f"disco train: {flag(name)} is not an option of {options.experiment}; see disco train --help")
+        raise terminal.UsageError(
+            f"disco train: {flag(name)} is not an option of {options.experiment}; see disco train --help"
+        )
     experiment = EXPERIMENTS[options.experiment]
     chosen = experiment.options(**{name: values[name] for name in fields if name in values})
     others = _OTHERS | {name: value for name, value in values.items() if name not in _OWNERS}
@@ -141,15 +131,16 @@ def run(options: argparse.Namespace) -> None:
             raise ValueError(f"--threads must be at least 1, got {threads}")
         torch.set_num_threads(threads)
     if others["device"] != "auto":
-        others["device"] = chosen_device(argparse.Namespace(**others))
+        others["device"] = terminal.chosen_device(argparse.Namespace(**others))
     out = others["out"] = others["out"] or Path("runs") / chosen.run_name
     if others["cache"] is None and experiment.cache_folder is not None:
         others["cache"] = out.parent / experiment.cache_folder
-    record = train(chosen, **others, say=say, bar=not (is_quiet() or options.json), reading=Progress("reading"))
+    bar, reading = not (terminal.is_quiet() or options.json), terminal.Progress("reading")
+    record = train(chosen, **others, say=terminal.say, bar=bar, reading=reading)
     if record["status"] == "finished":
         best, loss = record["results"].get("validation error"), record["epochs"][-1]["training loss"]
         result = f"training loss {loss:.4f}" if best is None else f"best validation error {best:.2%}"
-        say(f"{result}; next: {experiment.test_command.replace('RUN', shlex.quote(str(out)))}")
+        terminal.say(f"{result}; next: {experiment.test_command.replace('RUN', shlex.quote(str(out)))}")
         if options.json:
             print(json.dumps(record))
 
@@ -195,8 +186,8 @@ def _configured(options: argparse.Namespace) -> dict[str, Any]:
         parsed, unknown = options.parser.parse_known_args(words)
         if unknown:
             options.parser.refuse(unknown)
-    except UsageError as error:
-        raise UsageError(f"{plain(error)} (in {path})") from error
+    except terminal.UsageError as error:
+        raise terminal.UsageError(f"{plain(error)} (in {path})") from error
     return _given(parsed)
 
 
@@ -205,4 +196,4 @@ def _print_config(options: argparse.Namespace, chosen: RunOptions, others: dict[
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in others.items()}
     document = {"experiment": options.experiment} | chosen.as_dict() | arguments
-    show(options, document, yaml.safe_dump(document, sort_keys=False).rstrip())
+    terminal.show(options, document, yaml.safe_dump(document, sort_keys=False).rstrip())

@@ -51,16 +51,8 @@ class ScaleSpace(FixedTensors):
 class DilatedScaleConv2d(ScaleConv2d):
     """Scale convolution with a kernel dilated by 1, 2, 4, ...: [B, C, S, H, W] -> [B, C', S, H', W'], no bias.
 
-    It is `ScaleConv2d` on the discrete basis, which is pure dilation for these scales, with the initialization of DSS.
-
-    Args:
-        in_channels: Number of input channels.
-        out_channels: Number of output channels.
-        kernel_size: Kernel size at the first scale.
-        scales: Number of scales.
-        stride: Stride of the convolution.
-        scale_extent: T, number of neighboring scales per output.
-        init: "he" draws from N(0, 2 / (k^2 T C)); "delta" starts close to copying the channels.
+    It is `ScaleConv2d` on the discrete basis, which is pure dilation for these scales, with the initialization of DSS:
+    `init="he"` draws from N(0, 2 / (k^2 T C)), "delta" starts close to copying the channels. `scales` is their number.
 
     Example:
         >>> conv = DilatedScaleConv2d(16, 32, 7, scales=2)

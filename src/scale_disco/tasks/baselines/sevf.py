@@ -60,10 +60,7 @@ class _VectorConvolution(FixedTensors):
 class VectorLift2d(_VectorConvolution):
     """Largest response of a convolution over eight image sizes: [B, C, H, W] -> [B, C', 2, H, W], no bias.
 
-    Args:
-        in_channels: Number of input channels.
-        out_channels: Number of output channels.
-        kernel_size: Odd kernel size.
+    `kernel_size` must be odd.
 
     Example:
         >>> VectorLift2d(1, 8, 7)(torch.randn(2, 1, 28, 28)).shape
@@ -78,7 +75,7 @@ class VectorLift2d(_VectorConvolution):
 class VectorConv2d(_VectorConvolution):
     """Convolve a vector field at eight sizes with a rotated kernel: [B, C, 2, H, W] -> [B, C', 2, H, W], no bias.
 
-    Arguments are those of `VectorLift2d`.
+    `kernel_size` must be odd.
 
     Example:
         >>> VectorConv2d(4, 8, 7)(torch.randn(2, 4, 2, 28, 28)).shape
@@ -97,9 +94,7 @@ class VectorConv2d(_VectorConvolution):
 class VectorMaxPool2d(nn.Module):
     """Longest vector of every window: [B, C, 2, H, W] -> [B, C, 2, H', W'].
 
-    Args:
-        kernel_size: Size and stride of the window.
-        padding: Padding, which is never the maximum.
+    `kernel_size` is also the stride. The padding is never the maximum.
 
     Example:
         >>> VectorMaxPool2d(2)(torch.randn(2, 4, 2, 28, 28)).shape
@@ -122,10 +117,7 @@ class VectorMaxPool2d(nn.Module):
 class VectorBatchNorm2d(nn.Module):
     """Divide vectors by the standard deviation of their lengths, per channel: [B, C, 2, H, W] -> [B, C, 2, H, W].
 
-    Args:
-        channels: Number of channels.
-        eps: Added to the variance.
-        momentum: Weight of a batch in the running variance.
+    `eps` is added to the variance; `momentum` is the weight of a batch in the running variance.
 
     Example:
         >>> VectorBatchNorm2d(4)(torch.randn(2, 4, 2, 28, 28)).shape
@@ -170,9 +162,8 @@ class Magnitude(nn.Module):
 def magnitude(x: Tensor) -> Tensor:
     """Return the lengths of vectors, [B, C, 2, H, W] -> [B, C, H, W]; the gradient is zero where the length is."""
     u, v = x.unbind(2)
-    return (
-        (u * u + v * v).clamp(min=torch.finfo(x.dtype).tiny).sqrt()
-    )  # several times faster than `torch.linalg.vector_norm`
+    # Several times faster than `torch.linalg.vector_norm`.
+    return (u * u + v * v).clamp(min=torch.finfo(x.dtype).tiny).sqrt()
 
 
 def longest(x: Tensor, kernel_size: int, padding: int = 0) -> Tensor:

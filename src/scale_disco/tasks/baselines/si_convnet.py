@@ -18,16 +18,8 @@ class RescalingConv2d(nn.Conv2d):
     """Largest response of a convolution over rescaled inputs: [B, C, H, W] -> [B, C', H', W'].
 
     The input is rescaled by every factor, padded with zeros or cropped to its own size and convolved; the response is
-    rescaled back in the same way.
-
-    Args:
-        in_channels: Number of input channels.
-        out_channels: Number of output channels.
-        kernel_size: Kernel size.
-        scales: Factors of the input, ascending.
-        stride: Stride of the convolution.
-        padding: Zero padding of the input.
-        bias: Whether to add a bias.
+    rescaled back in the same way. `scales` are the factors of the input, ascending; the other arguments are those of
+    `torch.nn.Conv2d`.
 
     Example:
         >>> RescalingConv2d(1, 8, 7, [0.5, 1, 2], padding=3)(torch.randn(2, 1, 28, 28)).shape

@@ -40,14 +40,8 @@ class ColumnLift2d(_Columns, ScaleLift2d):
     """Convolve an image with one kernel resized to every scale: [B, C, H, W] -> [B, C', S, H', W'], no bias.
 
     Kernels are interpolated and rescaled to the L1 norm of scale 1. As in the authors' code, this division is not
-    guarded: a kernel whose pixels at a small scale are all zero gives NaN.
-
-    Args:
-        in_channels: Number of input channels.
-        out_channels: Number of channels per column.
-        kernel_size: Odd kernel size at scale 1; a kernel of one pixel is the same in all columns.
-        scales: Scale of each column, ascending.
-        stride: Stride of the convolution.
+    guarded: a kernel whose pixels at a small scale are all zero gives NaN. `kernel_size` is odd and that of scale 1; a
+    kernel of one pixel is the same in all columns. `scales` are those of the columns, ascending.
 
     Example:
         >>> ColumnLift2d(1, 8, 7, [0.5, 1, 2])(torch.randn(2, 1, 28, 28)).shape
@@ -75,11 +69,7 @@ class ColumnConv2d(_Columns, ScaleConv2d):
 
 
 class ColumnBatchNorm2d(nn.ModuleList):
-    """Batch norm with separate statistics and weights per column: [B, C, S, H, W] -> [B, C, S, H, W].
-
-    Args:
-        channels: Number of channels per column.
-        scales: Number of columns.
+    """Batch norm with separate statistics and weights for each of S = `scales` columns: [B, C, S, H, W] -> the same.
 
     Example:
         >>> ColumnBatchNorm2d(8, 3)(torch.randn(2, 8, 3, 16, 16)).shape

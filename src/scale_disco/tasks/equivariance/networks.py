@@ -14,18 +14,11 @@ from ..baselines.dss import DilatedScaleConv2d
 def error_of_layers(network: nn.Module, *, images: Tensor, scales: Scales, border: float) -> float | None:
     """Return Eq. 14 of a scale convolution with random weights on the network's basis.
 
-    None for networks without such a basis, as in the paper's tables.
-
-    Args:
-        network: Any network.
-        images: Images to measure on, [B, C, H, W].
-        scales: Exact scales of a basis of as many scales; some bases hold rounded ones.
-        border: Ignored on each side, as in `equivariance_error`.
+    None for networks without such a basis, as in the paper's tables. `scales` replace those of a basis with as many,
+    which may be rounded; `border` is that of `equivariance_error`.
     """
     layer = next((module for module in network.modules() if isinstance(module, ScaleConvolution)), None)
     if layer is None or type(layer) not in (ScaleLift2d, DilatedScaleConv2d):
         return None
-    basis = layer.basis
-    return basis_error(
-        basis, images, scales=scales if len(basis.scales) == len(scales) else basis.scales, border=border
-    )
+    own = layer.basis.scales
+    return basis_error(layer.basis, images, scales=scales if len(own) == len(scales) else own, border=border)

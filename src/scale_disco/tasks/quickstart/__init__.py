@@ -28,7 +28,7 @@ from ..io.samples import sample_images
 from ..mnist_scale.data import MINI, load, mini, path_of, save
 from ..mnist_scale.training import MnistScaleOptions
 from ..runs.record import read_record, read_tested
-from .story import BASIS, STEPS, report, summaries
+from .story import BASIS, report, summaries
 from .workers import TrainingTask, has_record, workers
 
 REPORT, FIGURES = "report.html", "report.json"
@@ -64,9 +64,7 @@ class QuickstartPlan:
     activate: str | None = None  # command that puts `disco` on the path, if needed
 
     def options(self, model: str, seed: int) -> MnistScaleOptions:
-        return MnistScaleOptions(
-            model=model, split="mini", recipe="quick", epochs=self.epochs, limit=self.limit, seed=seed
-        )
+        return MnistScaleOptions(model, "quick", self.epochs, self.limit, seed, split="mini")
 
     @property
     def runs(self) -> dict[tuple[str, int], Path]:
@@ -80,12 +78,8 @@ def quickstart(
 ) -> Results:
     """Run all steps and return the document; the report is written after each step, also if interrupted.
 
-    A complete earlier report is replaced only by a complete one.
-
-    Args:
-        plan: Settings.
-        watch: Called with the name of a step; returns a context that takes its progress.
-        say: Called with a summary of every finished step.
+    A complete earlier report is replaced only by a complete one. `watch` takes the name of a step and returns a context
+    that takes its progress; `say` takes a summary of every finished step.
     """
     for name in _REQUIRED:
         if importlib.util.find_spec(name) is None:
@@ -95,12 +89,17 @@ def quickstart(
     start = time.monotonic()
     results: Results = {}
     keep = _is_complete(plan.out / FIGURES)
-    steps = {"basis": _solve, "equivariance": _compare, "speed": _time, "networks": _train}
+    steps = {
+        "basis": ("solving a basis", _solve),
+        "equivariance": ("measuring equivariance", _compare),
+        "speed": ("timing layers", _time),
+        "networks": ("training networks", _train),
+    }
     try:
-        for number, (name, step) in enumerate(steps.items(), 1):
+        for number, (name, (doing, step)) in enumerate(steps.items(), 1):
             if results and not keep:
                 _write(plan, results, start)
-            with watch(f"{number}/{len(steps)} {STEPS[name].doing}") as progress:
+            with watch(f"{number}/{len(steps)} {doing}") as progress:
                 step(plan, results, progress)
             say(f"{number}/{len(steps)} {summaries(results)[name]}")
     finally:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,16 +14,14 @@ if TYPE_CHECKING:
 _WIDTH = 5.0  # maximum of figures, in inches
 
 
-@dataclass(frozen=True)
-class PageFigure:
+class PageFigure(NamedTuple):
     """A matplotlib figure and its alternative text."""
 
     figure: Figure
     alt: str
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Rows under a header; `best` are highlighted cells by row and column."""
 
     header: Sequence[str]
@@ -32,8 +29,7 @@ class Table:
     best: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """Section of a page: its summary, figures and tables, and commands to continue with."""
 
     title: str
@@ -77,13 +73,10 @@ def _figure(part: PageFigure) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
-    body = ""
+    head, body = "".join(f"<th>{escape(cell)}</th>" for cell in table.header), ""
     for n, row in enumerate(table.rows):
-        cells = (
-            f"<td{' class=best' if (n, k) in table.best else ''}>{escape(cell)}</td>" for k, cell in enumerate(row)
-        )
-        body += f"<tr>{''.join(cells)}</tr>"
+        classes = (" class=best" if (n, k) in table.best else "" for k in range(len(row)))
+        body += f"<tr>{''.join(f'<td{best}>{escape(cell)}</td>' for best, cell in zip(classes, row, strict=True))}</tr>"
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

@@ -6,7 +6,7 @@ import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...basis import DiscreteBasis
 from ...scales import Scales
@@ -22,28 +22,12 @@ BASIS = (3, Scales.geometric(2**0.5, 3))
 _KINDS = ("seen", "unseen", "larger", "smaller")
 
 
-class Step(NamedTuple):
-    """A step of the quickstart: its title in the report, and its label in the progress line."""
-
-    title: str
-    doing: str
-
-
-STEPS = {
-    "basis": Step("A basis", "solving a basis"),
-    "equivariance": Step("Equivariance error", "measuring equivariance"),
-    "speed": Step("Speed", "timing layers"),
-    "networks": Step("Seen and unseen scales", "training networks"),
-}
-
-
 def summaries(results: Mapping[str, Any]) -> dict[str, str]:
     """Return a sentence for every finished step."""
     sentences = {}
     if basis := results.get("basis"):
-        sentences["basis"] = (
-            f"The stencils of 3x3 kernels at scales 1, sqrt 2 and 2 are solved in {basis['milliseconds']:.0f} ms."
-        )
+        time = f"{basis['milliseconds']:.0f} ms"
+        sentences["basis"] = f"The stencils of 3x3 kernels at scales 1, sqrt 2 and 2 are solved in {time}."
     if equivariance := results.get("equivariance"):
         best, other = _two_best(equivariance["errors"], "photographs")
         sentences["equivariance"] = (
@@ -68,12 +52,17 @@ def summaries(results: Mapping[str, Any]) -> dict[str, str]:
 def report(results: Mapping[str, Any], out: Path) -> str:
     """Return the report as HTML."""
     sentences = summaries(results)
-    makers = {"basis": _basis, "equivariance": _equivariance, "speed": _speed, "networks": _networks}
+    steps = {
+        "basis": ("A basis", _basis),
+        "equivariance": ("Equivariance error", _equivariance),
+        "speed": ("Speed", _speed),
+        "networks": ("Seen and unseen scales", _networks),
+    }
     sections = [
-        make(results, sentences[name], out)
+        make(title, sentences[name], results, out)
         if name in sentences
-        else Section(STEPS[name].title, "Not measured yet.", commands=[results["command"]])
-        for name, make in makers.items()
+        else Section(title, "Not measured yet.", commands=[results["command"]])
+        for name, (title, make) in steps.items()
     ]
     network = Section(
         "Your own network",
@@ -98,11 +87,11 @@ def report(results: Mapping[str, Any], out: Path) -> str:
     return page("scale-disco quickstart", lead, [*sections, network], foot=foot)
 
 
-def _basis(results: Mapping[str, Any], summary: str, out: Path) -> Section:
+def _basis(title: str, summary: str, results: Mapping[str, Any], out: Path) -> Section:
     basis = results["basis"]
     alt = "Nine basis functions at three scales: single pixels, their optimal enlargement, their dilation"
     return Section(
-        STEPS["basis"].title,
+        title,
         f"{summary} Each column is one pixel of the kernel. At scale 2 it is dilated, which is exact; at sqrt 2, where "
         "no stencil is exact, it is spread optimally.",
         [PageFigure(plot_basis(DiscreteBasis(*BASIS)), alt)],
@@ -114,19 +103,17 @@ def _basis(results: Mapping[str, Any], summary: str, out: Path) -> Section:
     )
 
 
-def _equivariance(results: Mapping[str, Any], summary: str, out: Path) -> Section:
+def _equivariance(title: str, summary: str, results: Mapping[str, Any], out: Path) -> Section:
     measured = results["equivariance"]
     labels = {source: source.replace("photographs", "photos") for source in measured["images"]}
-    errors = {
-        name: {label: row[source] for source, label in labels.items()} for name, row in measured["errors"].items()
-    }
-    taps = measured["taps"]
+    measured_errors, taps = measured["errors"], measured["taps"]
+    errors = {name: {labels[source]: row[source] for source in labels} for name, row in measured_errors.items()}
     rows = [[name, *(f"{error:.4f}" for error in row.values()), str(taps[name])] for name, row in errors.items()]
     best = _lowest([[*row.values(), taps[name]] for name, row in errors.items()])
     images = " and ".join(f"{count} {labels[source]}" for source, count in measured["images"].items())
     figure = plot_errors(errors, taps, f"7x7 kernels at four scales, {images}")
     return Section(
-        STEPS["equivariance"].title,
+        title,
         f"{summary} It is the distance between convolving a downscaled image and downscaling the convolved image; 0 is "
         "exact.",
         [
@@ -141,12 +128,12 @@ def _equivariance(results: Mapping[str, Any], summary: str, out: Path) -> Sectio
     )
 
 
-def _speed(results: Mapping[str, Any], summary: str, out: Path) -> Section:
+def _speed(title: str, summary: str, results: Mapping[str, Any], out: Path) -> Section:
     timed = results["speed"]
     growth = {name: {int(n): row[name] for n, row in timed["growth"].items()} for name in (OURS, DENSE, LOWER_BOUND)}
     rows = [[row["layer"], f"{row['dense / ours']:.2f}", f"{row['ours / bare']:.2f}"] for row in timed["layers"]]
     return Section(
-        STEPS["speed"].title,
+        title,
         f"{summary} The gap widens with more scales: each scale of ours is one plain convolution with a small kernel, "
         "so the cost grows with the number of scales, not with the square of the largest.",
         [
@@ -162,7 +149,7 @@ def _speed(results: Mapping[str, Any], summary: str, out: Path) -> Section:
     )
 
 
-def _networks(results: Mapping[str, Any], summary: str, out: Path) -> Section:
+def _networks(title: str, summary: str, results: Mapping[str, Any], out: Path) -> Section:
     networks = results["networks"]
     rows = [[name, *(_mean_and_std(network[kind]) for kind in _KINDS)] for name, network in networks.items()]
     best = _lowest([[statistics.mean(network[kind]) for kind in _KINDS] for network in networks.values()])
@@ -189,7 +176,7 @@ def _networks(results: Mapping[str, Any], summary: str, out: Path) -> Section:
     if results.get("reused"):
         notes.append(f"{results['reused']} of the networks were trained by an earlier call; delete {runs} to retrain.")
     return Section(
-        STEPS["networks"].title,
+        title,
         f"{summary} Shaded scales were seen in training; to their right, a line stays low as far as the kernels follow "
         "the scale.",
         [
