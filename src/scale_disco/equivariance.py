@@ -8,6 +8,7 @@ within the set are compared; a border is left out; norms are summed before they 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from numbers import Integral, Real
 from typing import Literal, overload
 
@@ -136,15 +137,14 @@ def basis_error(
     weight = torch.randn(channels, images.shape[1], basis.num_functions, dtype=torch.float64, generator=generator)
     weight = weight.to(images)
     exact = basis.scales if scales is None else as_scales(scales)
-    totals: Norms = {}
+    lift = partial(scale_lift, weight=weight, basis=basis)
+    parts: list[Norms] = []
     for start in range(0, len(images), batch):
         some = images[start : start + batch]
-        norms = _norms(lambda x: scale_lift(x, weight, basis), some, exact, mode, antialias, border, basis.spatial_dims)
-        for ratio, (difference, norm) in norms.items():
-            before = totals.get(ratio, (0.0, 0.0))
-            totals[ratio] = (before[0] + difference, before[1] + norm)
+        parts.append(_norms(lift, some, exact, mode, antialias, border, basis.spatial_dims))
         if progress is not None:
             progress(start + len(some), len(images))
+    totals = {ratio: (sum(p[ratio][0] for p in parts), sum(p[ratio][1] for p in parts)) for ratio in parts[0]}
     return sum(_relative(totals).values())
 
 

@@ -5,14 +5,5 @@ from .families import BSplineBasis, FourierBesselBasis, LogRadialBasis
 from .hermite import HermiteBasis, hermite_mixing, hermite_mixing_preset
 from .stencil import Basis, Stencil
 
-__all__ = [
-    "BSplineBasis",
-    "Basis",
-    "DiscreteBasis",
-    "FourierBesselBasis",
-    "HermiteBasis",
-    "LogRadialBasis",
-    "Stencil",
-    "hermite_mixing",
-    "hermite_mixing_preset",
-]
+__all__ = ["BSplineBasis", "Basis", "DiscreteBasis", "FourierBesselBasis", "HermiteBasis", "LogRadialBasis", "Stencil"]
+__all__ += ["hermite_mixing", "hermite_mixing_preset"]

@@ -23,10 +23,8 @@ class BSplineBasis(SampledBasis):
     The lattice spans the stencil of each scale, whatever its side, so that the functions grow with the support.
 
     Args:
-        kernel_size: Effective size E; there are E * E functions.
-        scales: Any ascending scales.
+        kernel_size, scales, size: As in `HermiteBasis`.
         base_scale: The lattice reaches `base_scale * scales[0]` times as far as the stencil, at every scale.
-        size: Odd side of the stencil at the largest scale; by default it covers the enlarged kernel.
         order: Degree of the splines: 1, 2 or 3.
         mult: A larger value makes the splines narrower.
 
@@ -86,10 +84,8 @@ class FourierBesselBasis(SampledBasis):
     is cropped to its own stencil.
 
     Args:
-        kernel_size: Effective size E; there are E * E functions.
-        scales: Any ascending scales.
+        kernel_size, scales, size: As in `HermiteBasis`.
         base_scale: Radius of the disc at scale 1, in halves of `size`.
-        size: Odd side of the stencil at the largest scale; by default it covers the enlarged kernel.
 
     Example:
         >>> FourierBesselBasis(3, [1, 2])
@@ -164,10 +160,8 @@ class LogRadialBasis(SampledBasis):
     The first kernel_size ** 2 of all frequencies, angles and phases.
 
     Args:
-        kernel_size: Effective size E; there are E * E functions.
-        scales: Any ascending scales.
+        kernel_size, scales, size: As in `HermiteBasis`.
         base_scale: Radius at which all waves have the same phase, in pixels at scale 1.
-        size: Odd side of the stencil at the largest scale; by default it covers the enlarged kernel.
         orders: Number of frequencies, each twice the previous one.
         rotations: Number of angles from 0 to pi, both included though they are the same wedge. By default one
             more than is needed for E * E functions.

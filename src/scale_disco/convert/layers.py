@@ -93,7 +93,8 @@ class FoldedConv(FixedTensors):
             return self.kernels()
         weights = [self.weight] if self.scale_extent == 1 else [self.weight, self.neighbours]
         cached = _KERNELS.get(self)
-        if cached is None or not all(map(_equal, cached[0], weights)):
+        pairs = zip(cached[0], weights, strict=True) if cached else ()
+        if cached is None or not all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs):
             cached = _KERNELS[self] = [weight.detach().clone() for weight in weights], self.kernels()
         return cached[1]
 
@@ -115,10 +116,6 @@ def _traced(weight: Tensor) -> bool:
     if torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined, no-untyped-call]
         return True
     return _get_current_dispatch_mode() is not None or type(weight) is not nn.Parameter
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
 
 
 class FoldedLift(FixedTensors):
@@ -155,11 +152,9 @@ class FoldedLift(FixedTensors):
 
 def _shrinking_filter(ratio: float) -> Tensor:
     """Return the filter with which `resample` shrinks an image along an axis with antialiasing, around a pixel."""
-    center = torch.zeros(1, dtype=torch.float64)
-    reach = kernel_reach(ratio, "cubic", True)
-    return (
-        kernel_weights(center, torch.arange(-reach, reach + 1), ratio, "cubic", True)[0] if ratio != 1 else center + 1
-    )
+    center, reach = torch.zeros(1, dtype=torch.float64), kernel_reach(ratio, "cubic", True)
+    pixels = torch.arange(-reach, reach + 1)
+    return center + 1 if ratio == 1 else kernel_weights(center, pixels, ratio, "cubic", True)[0]
 
 
 class MeanPool(nn.Module):
@@ -377,17 +372,13 @@ def _enlarged(
     axes = [_enlarged((side,), (step,), scales, antialias) for side, step in zip(kernel_size, dilation, strict=True)]
     placed = []
     for parts in zip(*axes, strict=True):
-        functions = functools.reduce(_product, (part.functions for part in parts if part.functions is not None))
+        factors = (part.functions for part in parts if part.functions is not None)  # [F1, ...], [F2, k], ...
+        functions = functools.reduce(lambda a, b: torch.einsum("f...,gk->fg...k", a, b).flatten(0, 1), factors)
         dilations, before, after = (
             tuple(getattr(part, key)[0] for part in parts) for key in ("dilation", "before", "after")
         )
         placed.append(_PlacedKernel(functions, max(part.source for part in parts), dilations, before, after))
     return placed
-
-
-def _product(first: Tensor, axis: Tensor) -> Tensor:
-    """Multiply functions of the first axes with those of one more: [F1, ...], [F2, k] -> [F1 * F2, ..., k]."""
-    return torch.einsum("f...,gk->fg...k", first, axis).flatten(0, 1)
 
 
 def is_spatial(part: Any) -> bool:

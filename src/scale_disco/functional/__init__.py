@@ -40,11 +40,7 @@ def scale_lift(
         weight: Coefficients of the basis functions, [C', C / groups, F].
         basis: Stencils and scales.
         bias: Added to each channel at every scale, [C'].
-        stride: Step between output pixels.
-        padding: "same" keeps the size at every scale (divided by the stride, rounded up); "valid" keeps what the
-            largest stencil covers; a number of pixels pads the image as for the largest stencil.
-        groups: Number of groups of channels.
-        padding_mode: Values outside the image: zeros, circular, reflect or replicate.
+        stride, padding, groups, padding_mode: As in `scale_disco.nn.ScaleLift2d`.
 
     Example:
         >>> from scale_disco import DiscreteBasis

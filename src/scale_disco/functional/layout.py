@@ -1,6 +1,6 @@
 """How the kernels of all scales lie on an image, and checks of what they are applied to."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -9,6 +9,15 @@ from ..basis import Basis
 from ..checks import check_choice, check_count
 
 PADDING_MODES = {"zeros": "constant", "circular": "circular", "reflect": "reflect", "replicate": "replicate"}
+
+
+class Options(TypedDict, total=False):
+    """Options of `scale_lift` and `scale_conv`."""
+
+    stride: int
+    padding: str | int
+    groups: int
+    padding_mode: str
 
 
 class Layout(NamedTuple):
@@ -21,13 +30,23 @@ class Layout(NamedTuple):
     pads: tuple[tuple[tuple[int, int], ...], ...]  # per scale and axis, before and after; negative values crop
     pointwise: bool = False  # one tap, the same at all scales
 
+    def largest_pads(self) -> list[tuple[int, int]]:
+        """Return the padding before and after each axis for the largest stencil."""
+        return [(max(b for b, _ in axis), max(a for _, a in axis)) for axis in zip(*self.pads, strict=True)]
 
-def lay_out(who: str, basis: Basis, stride: int, padding: str | int, groups: int, padding_mode: str) -> Layout:
+
+def lay_out(
+    who: str, basis: Basis, stride: int = 1, padding: str | int = "same", groups: int = 1, padding_mode: str = "zeros"
+) -> Layout:
     """Check the arguments of a layer and return its layout."""
     stride, groups = check_count(who, "stride", stride, 1), check_count(who, "groups", groups, 1)
     check_choice(who, "padding_mode", padding_mode, PADDING_MODES)
-    before, after = largest_pads(who, basis, padding)
-    reach = largest_reach(basis)
+    before, after = reach = largest_reach(basis)
+    if padding != "same":
+        pixels = 0 if padding == "valid" else padding
+        if isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 0:
+            raise ValueError(f'{who}: padding must be "same", "valid" or a number of pixels >= 0, got {padding!r}')
+        before = after = pixels
     dims = basis.spatial_dims
     dilations = tuple((s.dilation,) * dims for s in basis.stencils)
     pads = tuple(((before - reach[0] + s.reach[0], after - reach[1] + s.reach[1]),) * dims for s in basis.stencils)
@@ -37,17 +56,6 @@ def lay_out(who: str, basis: Basis, stride: int, padding: str | int, groups: int
 def largest_reach(basis: Basis) -> tuple[int, int]:
     """Return how many pixels the largest stencils extend before and after their center."""
     return max(s.reach[0] for s in basis.stencils), max(s.reach[1] for s in basis.stencils)
-
-
-def largest_pads(who: str, basis: Basis, padding: str | int) -> tuple[int, int]:
-    """Return the padding before and after each axis for the largest stencil."""
-    if padding == "same":
-        return largest_reach(basis)
-    if padding == "valid":
-        return 0, 0
-    if isinstance(padding, int) and not isinstance(padding, bool) and padding >= 0:
-        return padding, padding
-    raise ValueError(f'{who}: padding must be "same", "valid" or a number of pixels >= 0, got {padding!r}')
 
 
 def check_weight(who: str, weight: Tensor, rest: tuple[int | None, ...], groups: int) -> None:

@@ -4,6 +4,7 @@ Slow and easy to read; tests compare the fast path with them. Arguments are thos
 """
 
 from functools import lru_cache
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -11,42 +12,26 @@ from torch import Tensor
 from ..basis import Basis
 from ..basis.stencil import CONVOLUTION
 from ._dispatch import pad
-from .layout import largest_pads, largest_reach, lay_out
+from .layout import Options, largest_reach, lay_out
 
 
 def scale_lift(
-    x: Tensor,
-    weight: Tensor,
-    basis: Basis,
-    bias: Tensor | None = None,
-    *,
-    stride: int = 1,
-    padding: str | int = "same",
-    groups: int = 1,
-    padding_mode: str = "zeros",
+    x: Tensor, weight: Tensor, basis: Basis, bias: Tensor | None = None, **options: Unpack[Options]
 ) -> Tensor:
     """Lift with all scales as output channels of one convolution."""
-    lay_out("scale_lift", basis, stride, padding, groups, padding_mode)  # for its checks
+    layout = lay_out("scale_lift", basis, **options)
     kernel = torch.einsum("oif,fs...->osi...", weight, _dense(basis).to(weight)).flatten(0, 1)
     bias = None if bias is None else bias.repeat_interleave(len(basis.scales))
-    x = pad(x, [largest_pads("scale_lift", basis, padding)] * basis.spatial_dims, padding_mode)
-    y = CONVOLUTION[basis.spatial_dims](x, kernel, bias, stride, groups=groups)
+    x = pad(x, layout.largest_pads(), layout.padding_mode)
+    y = CONVOLUTION[basis.spatial_dims](x, kernel, bias, layout.stride, groups=layout.groups)
     return y.reshape(len(x), -1, len(basis.scales), *y.shape[2:])
 
 
 def scale_conv(
-    x: Tensor,
-    weight: Tensor,
-    basis: Basis,
-    bias: Tensor | None = None,
-    *,
-    stride: int = 1,
-    padding: str | int = "same",
-    groups: int = 1,
-    padding_mode: str = "zeros",
+    x: Tensor, weight: Tensor, basis: Basis, bias: Tensor | None = None, **options: Unpack[Options]
 ) -> Tensor:
     """Convolve with scales as groups of channels, each with its T neighbors."""
-    lay_out("scale_conv", basis, stride, padding, groups, padding_mode)  # for its checks
+    layout = lay_out("scale_conv", basis, **options)
     scales, extent, outputs = len(basis.scales), weight.shape[2], len(weight)
     padded = torch.cat([x, x.new_zeros(*x.shape[:2], extent - 1, *x.shape[3:])], 2)
     # [B, S, groups, C / groups, T, ...]: every scale with its neighbors, ordered as grouped channels.
@@ -55,8 +40,8 @@ def scale_conv(
     kernel = torch.einsum("oitf,fs...->soit...", weight, _dense(basis).to(weight))
     kernel = kernel.reshape(scales * outputs, -1, *kernel.shape[4:])
     bias = None if bias is None else bias.repeat(scales)
-    windows = pad(windows, [largest_pads("scale_conv", basis, padding)] * basis.spatial_dims, padding_mode)
-    y = CONVOLUTION[basis.spatial_dims](windows, kernel, bias, stride, groups=scales * groups)
+    windows = pad(windows, layout.largest_pads(), layout.padding_mode)
+    y = CONVOLUTION[basis.spatial_dims](windows, kernel, bias, layout.stride, groups=scales * layout.groups)
     return y.reshape(len(x), scales, outputs, *y.shape[2:]).movedim(1, 2)
 
 

@@ -183,11 +183,9 @@ class ScaleAvgPool2d(_ScaleAvgPool, spatial_dims=2):
     `DiscreteBasis` enlarges kernels, dilated for integer ratios and optimal elsewhere.
 
     Args:
-        kernel_size: Side of the window at the first scale.
-        stride: Step between windows; the side of the window by default.
+        kernel_size, stride, scales: As in `ScaleMaxPool2d`.
         padding: Pixels of zeros around the image. For windows that follow the scale it is `(kernel_size - 1) // 2`, and
             means are over pixels inside the image.
-        scales: Scales to follow; None for windows of one size.
 
     Example:
         >>> ScaleAvgPool2d(2)(torch.randn(2, 8, 3, 16, 16)).shape
