@@ -85,7 +85,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("`.pictures`", "scene.pictures.", "data.pictures.", "`pictures`", "--pictures", "docs/pictures.py"),
     ),
     # Names of files, options and values in commands that were measured.
-    "docs/convert.md": ('downsampling="centred"',),
     "results/tracking.md": ("--pictures MASTERS",),
     "benchmarks/tracking.py": ("--pictures",),
     "benchmarks/scene.py": ("normal.deviation",),
