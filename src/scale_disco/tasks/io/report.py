@@ -19,12 +19,8 @@ from ... import __version__
 
 def provenance(command: str) -> str:
     """Return Markdown lines with the command, versions, hardware and date of a result."""
-    return (
-        f"- Command: `{command}`\n"
-        f"- Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}\n"
-        f"- Hardware: {machine()}\n"
-        f"- Date: {today()}"
-    )
+    packages = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"- Command: `{command}`\n- Versions: {packages}\n- Hardware: {machine()}\n- Date: {today()}"
 
 
 def environment() -> dict[str, Any]:
@@ -49,8 +45,12 @@ def versions() -> dict[str, str]:
 
 def machine() -> str:
     """Describe the processor, the number of torch threads and the GPU, if any."""
+    name, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
+    if info.is_file():
+        models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        name = models[0] if models else name
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU used"
-    return f"{_processor()}, {torch.get_num_threads()} threads, {gpu}"
+    return f"{name} ({os.cpu_count()} cores), {torch.get_num_threads()} threads, {gpu}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool = False) -> str:
@@ -95,12 +95,3 @@ def binomial_std(errors: int, images: int) -> float:
     """
     rate = errors / images
     return math.sqrt(rate * (1 - rate) / images)
-
-
-def _processor() -> str:
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        name = models[0] if models else name
-    return f"{name} ({os.cpu_count()} cores)"

@@ -15,6 +15,7 @@ import numpy as np
 from ...files import reason
 from .images import find_images, load_rgb
 from .samples import photos
+from .weights import file_sha256
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -76,8 +77,7 @@ def source_images(folder: Path | None = None, progress: Progress | None = None) 
     for done, path in enumerate(paths, 1):
         name = path.relative_to(folder).as_posix()
         try:
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            sha256 = file_sha256(path)
             size = images[sha256].size if sha256 in images else _read(path).size
         except (OSError, ValueError) as error:
             unreadable.append(reason(error).removeprefix("cannot read "))

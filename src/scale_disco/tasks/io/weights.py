@@ -26,7 +26,13 @@ _FILES = (".safetensors", ".ckpt")  # weight files of a run
 def fingerprint(run: Path | None, weights: Path | None = None) -> list[str]:
     """Return the SHA-256 checksums of the weight files in a run folder, by name, and of a separate file after them."""
     paths = [] if run is None else sorted(path for path in run.iterdir() if path.suffix in _FILES)
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in [*paths, *([weights] if weights else [])]]
+    return [file_sha256(path) for path in [*paths, *([weights] if weights else [])]]
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_caffe(sha256: str) -> bool:

@@ -18,7 +18,7 @@ from torch import nn
 from ...files import plain, read_bytes, reason, write
 from ...models.checkpoints import check_fit
 from ..io.arrays import parse_npz
-from ..io.report import machine, today, versions
+from ..io.report import environment
 from .batches import LabeledDataset, evaluation_batch_size
 from .experiments import EXPERIMENTS, Evaluation, Progress, ScaleBin
 from .record import BEST, LAST, METADATA, PREDICTIONS, TESTED, options_of, read_checkpoint, read_record, read_tested
@@ -79,9 +79,7 @@ def evaluate(
         "equivariance error": evaluation.equivariance_error(network.cpu()),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "seconds": round(time.monotonic() - start, 1),
-        "versions": versions(),
-        "machine": machine(),
-        "date": today(),
+        **environment(),
     }
     result["not recorded"] = _reason_not_to_record(run, record, evaluation, result)
     if result["not recorded"] is None:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ..io.caches import cached_tensors
 from ..io.images import UnreadableError, find_images, read_image, to_image, to_tensor
+from ..io.weights import file_sha256
 from ..stl10 import data as stl10
 from .networks import CELL, WINDOW
 
@@ -105,22 +106,13 @@ def find(data: Path) -> list[ImageSource]:
     if any((folder / "train_X.bin").is_file() for folder in (data, data / stl10.FOLDER)):
         images = stl10.read_stl10(data).images
         return [
-            ImageSource(number, str(number), hashlib.sha256(image.tobytes()).hexdigest(), partial(_tensor, image))
+            ImageSource(number, str(number), hashlib.sha256(image.tobytes()).hexdigest(), partial(torch.tensor, image))
             for number, image in enumerate(images)
         ]
     return [
-        ImageSource(number, path.relative_to(data).as_posix(), _digest(path), partial(read_image, path, _LONGEST))
+        ImageSource(number, path.relative_to(data).as_posix(), file_sha256(path), partial(read_image, path, _LONGEST))
         for number, path in enumerate(find_images(data, recursive=True))
     ]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _tensor(image: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(image))
 
 
 def read_copies(

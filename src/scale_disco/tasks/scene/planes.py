@@ -328,10 +328,7 @@ def _even_squares(images: list[SourceImage]) -> Iterator[tuple[str, np.ndarray]]
 
 def _repeated_squares(images: list[SourceImage], source: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yield even squares repeatedly; raise ValueError if there are none."""
-    while True:
-        empty = True
-        for square in _even_squares(images):
-            empty = False
-            yield square
-        if empty:
-            raise ValueError(f"planes: no image of {source} has an even texture; use other or more images")
+    while square := next(squares := _even_squares(images), None):
+        yield square
+        yield from squares
+    raise ValueError(f"planes: no image of {source} has an even texture; use other or more images")

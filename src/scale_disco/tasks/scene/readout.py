@@ -1,10 +1,8 @@
 """Readouts: from scale profiles [N, C, S] to apparent scale in octaves.
 
 A scale profile is the mean response of every channel at every scale over a window. `Absolute` readouts map each profile
-to a number by a small trained network: from the scale of the largest response (`argmax`, the paper's), the centroid of
-responses, the whole profile, the first scale alone, or by weights shared along the axis, so that a shifted profile
-shifts the output (`equivariant`). The others compare profiles: how far must one be shifted along the axis to match the
-other? This needs no training (`shift`), or learns which mixtures of channels to compare (`matched`).
+to a number by a small trained network. The others compare profiles: how far must one be shifted along the axis to match
+the other?
 """
 
 from __future__ import annotations

@@ -163,7 +163,8 @@ class SiameseTracker:
             raise ValueError(f"SiameseTracker: mode must be one of {', '.join(MODES)}, got {mode!r}")
         if mode == "axis" and not network.steps:
             raise ValueError('SiameseTracker: mode "axis" needs a network with scales, such as track/disco')
-        self.network, self.mode = bake_features(network), mode
+        self.network, self.mode = copy.deepcopy(network).eval(), mode
+        self.network.features = bake(self.network.features)
         self.motion = motion or MOTIONS["axis" if mode == "axis" else "default"]
         self.scale, self.lost = 1.0, False
         self.template: Template | None = None
@@ -277,13 +278,6 @@ class SiameseTracker:
     def _crops(self, image: Tensor, factors: list[float]) -> Tensor:
         sides = self.side * self.scale * torch.tensor(factors)
         return crops(image, self.center.expand(len(factors), 2), sides, INSTANCE, self.fill)
-
-
-def bake_features(network: Siamese) -> Siamese:
-    """Return an inference copy of a network, with baked features."""
-    baked = copy.deepcopy(network).eval()
-    baked.features = bake(baked.features)
-    return baked
 
 
 def checked_box(who: str, image: Tensor, box: Box) -> Box:

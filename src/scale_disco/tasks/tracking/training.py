@@ -110,9 +110,7 @@ def make_model(options: TrackerOptions, metadata: Mapping[str, Any]) -> nn.Modul
 
 def make_initial_model(options: TrackerOptions, metadata: Mapping[str, Any]) -> nn.Module:
     """Return the network with the weights of `--pretrained`."""
-    if options.pretrained is None:
-        return create_model(options.model)
-    return create_model(options.model, pretrained=options.pretrained, sha256=metadata["weights"])
+    return create_model(options.model, pretrained=options.pretrained, sha256=metadata["weights"] or None)
 
 
 def initial_metadata(options: TrackerOptions) -> dict[str, Any]:

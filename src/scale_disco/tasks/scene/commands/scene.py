@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from ....files import make_folder, write, written_atomically
 from ...io.figures import check_figure, save_figure
 from ...io.images import SHORTEST, find_images, is_image, read_image, shrink, size_of, to_image
 from ...io.terminal import Progress, add_command, add_device, add_out, chosen_device, say, show, suggest
-from ...io.video import VideoSource, VideoWriter, open_video
+from ...io.video import VideoSource, VideoWriter, counted, open_video
 from ...io.weights import fingerprint
 from ..field import Estimator, Field, cell_field, enlarged, extent, scale_field
-from ..networks import CELL
+from ..networks import CELL, create
 from ..plots import overlay, plot_field
 from .outputs import KEY, Job, jobs_of
 
@@ -81,19 +82,15 @@ def add(commands: Any) -> None:
 
 def open_estimator(options: argparse.Namespace) -> Estimator:
     """Return the chosen estimator, on its device."""
-    estimator: Any
     if options.run_folder is not None:
         from ..training import scene_estimator
 
         estimator = scene_estimator(options.run_folder, options.pretrained)
     else:
-        from ..networks import create
-
         if options.pretrained is None:
             say("disco scene: the network has random weights; use --pretrained for those of a ResNet-50")
         estimator = create("shift", pretrained=options.pretrained)
-    opened: Estimator = estimator.to(chosen_device(options)).eval()
-    return opened
+    return estimator.to(chosen_device(options))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -109,7 +106,9 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--out must be another folder than that of the images, {source}")
     make_folder(options.out)
     jobs = list(jobs_of(paths, options.out, video))
-    _import_extras(jobs[0], options)
+    import_module("av" if video else "PIL")  # optional packages are missed before the network is loaded
+    if not options.no_figure:
+        check_figure(jobs[0].file(".png"))
     try:
         with Progress(source.resolve().name) as progress:
             for number, job in enumerate(jobs):
@@ -130,16 +129,6 @@ def _check(options: argparse.Namespace, video: bool) -> None:
     if options.window is not None and options.step is not None and options.step > options.window:
         raise ValueError(f"--step must be at most --window {options.window}, got {options.step}")
     chosen_device(options)
-
-
-def _import_extras(job: Job, options: argparse.Namespace) -> None:
-    """Import optional packages before the network is loaded."""
-    if job.video:
-        import av  # noqa: F401
-    else:
-        import PIL  # noqa: F401
-    if not options.no_figure:
-        check_figure(job.file(".png"))
 
 
 def _within(progress: Step, number: int, total: int) -> Step:
@@ -165,18 +154,16 @@ def _process(job: Job, writer: FieldWriter, report: Report, progress: Step) -> N
             writer.image(job, key, image, report, progress)
 
 
-@dataclass
 class FieldWriter:
     """Computes and writes the fields of images and videos."""
 
-    options: argparse.Namespace
-
-    def __post_init__(self) -> None:
-        """Compute what identifies the estimator: the checksums of its weights."""
-        run, weights = self.options.run_folder, self.options.pretrained
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        run, weights = options.run_folder, options.pretrained
         if run is not None and not run.is_dir():
             raise FileNotFoundError(f"--run must be the folder of a run of `disco train scene`, got {run}")
         sums = fingerprint(run, Path(weights) if weights and Path(weights).is_file() else None)
+        # identifies the estimator
         self.weights = {"run": run is not None, "pretrained": None if sums else weights, "weights": sums}
 
     @cached_property
@@ -290,11 +277,10 @@ class Report:
         if not self.rows and not self.reused:
             raise self.error or ValueError(skipped if self.jobs == 1 else f"no image could be read: {skipped}")
         if self.skipped:
-            self.remarks.append(f"{_count(len(self.skipped), 'image')} skipped: {skipped}")
+            self.remarks.append(f"{counted(len(self.skipped), 'image')} skipped: {skipped}")
         if self.reused:
-            self.remarks.append(
-                f"{_count(len(self.reused), 'field')} reused from an earlier call (--again disables it)"
-            )
+            fields = counted(len(self.reused), "field")
+            self.remarks.append(f"{fields} reused from an earlier call (--again disables it)")
         for remark in self.remarks:
             say(f"disco scene: {remark}")
         document = {
@@ -306,7 +292,7 @@ class Report:
             "stopped": self.error is not None,
             "remarks": self.remarks,
         }
-        written = f"{_count(len(self.rows), 'field')} written into {self.options.out}"
+        written = f"{counted(len(self.rows), 'field')} written into {self.options.out}"
         show(self.options, document, "\n".join([*map(_line, self.rows), written]))
         if self.error:
             raise self.error
@@ -314,12 +300,8 @@ class Report:
 
 def _line(row: dict[str, Any]) -> str:
     """Describe the result of an image or a video in one line."""
-    frames = f"{_count(row['frames'], 'frame')} of " if "frames" in row else ""
+    frames = f"{counted(row['frames'], 'frame')} of " if "frames" in row else ""
     shrunk = f", shrunk by {row['shrunk']:.3g}" if row.get("shrunk", 1.0) > 1 else ""
     size = f"{frames}{row['size'][0]} x {row['size'][1]} pixels{shrunk}"
     octaves = f"within {row['octaves']:.2g} octaves of the median, confidence {row['confidence']:.2f}"
     return f"{row['source']}: {size}; {octaves}; {row['seconds']:.1f} s"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -162,9 +163,7 @@ class _TestProgress:
         }
         self.copied = data.images[0].read()[0].numel() * data.sizes.copies if data.images else 0
         pixels = data.count * _WIDTH * _HEIGHT + len(data.images) * self.copied
-        for photo, _ in data.pairs.values():
-            width, height = size_of(photo)
-            pixels += width * height
+        pixels += sum(math.prod(size_of(photo)) for photo, _ in data.pairs.values())
         self.total = pixels * sum(self.weights.values())
 
     def copies(self, fingerprint: str) -> None:

@@ -131,7 +131,6 @@ class TrackSummary:
     error: BaseException | None = None
 
     def count(self, tracked: TrackedFrame) -> None:
-        """Add a frame."""
         self.tracking += tracked.seconds if self.frames else 0.0
         self.last, self.frames, self.lost = tracked, self.frames + 1, self.lost + tracked.lost
 
@@ -183,7 +182,9 @@ def _record(
         table.write("frame,x,y,w,h,score,scale,lost,ms\n")
         try:
             for tracked in chain([first], islice(results, options.frames and options.frames - 1)):
-                table.write(_csv_line(tracked))
+                box = ",".join(f"{number:.3f}" for number in tracked.box)
+                state = f"{tracked.score:.6g},{tracked.scale:.6g},{tracked.lost:d},{1000 * tracked.seconds:.2f}"
+                table.write(f"{tracked.frame.number},{box},{state}\n")
                 summary.count(tracked)
                 if writer or window:
                     label = "lost" if tracked.lost else f"{tracked.score:.2f}  x{tracked.scale:.2f}"
@@ -203,12 +204,6 @@ def _record(
         stop.finishing = True
     summary.seconds = time.perf_counter() - started
     return summary
-
-
-def _csv_line(tracked: TrackedFrame) -> str:
-    box = ",".join(f"{number:.3f}" for number in tracked.box)
-    state = f"{tracked.score:.6g},{tracked.scale:.6g},{tracked.lost:d},{1000 * tracked.seconds:.2f}"
-    return f"{tracked.frame.number},{box},{state}\n"
 
 
 @contextmanager
