@@ -25,7 +25,6 @@ from scale_disco.tasks.scene.evaluation import (
     cached_profiles,
     copy_figures,
     median,
-    median_slope,
     ratio_figures,
     scene_figures,
     spearman,
@@ -166,8 +165,8 @@ def test_planes_predicted_by_the_truth_and_its_opposite():
     assert median(figures["half"]) > 0.995
     assert median(figures["against"]) < -0.995
     assert median(figures["nothing"]) == 0
-    assert median_slope(figures["true"]) == pytest.approx(0.9, abs=0.05)  # windows end at the edges
-    assert median_slope(figures["half"]) == pytest.approx(median_slope(figures["true"]) / 2)
+    assert median(figures["true"], figure="slope") == pytest.approx(0.9, abs=0.05)  # windows end at the edges
+    assert median(figures["half"], figure="slope") == pytest.approx(median(figures["true"], figure="slope") / 2)
     assert [image.kind for image in figures["true"]] == ["photograph", "noise", "leaves", "photograph"]
     assert median(figures["true"], "leaves") > 0.995
     assert median(figures["true"], "depth") is None

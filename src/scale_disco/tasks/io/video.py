@@ -39,23 +39,16 @@ class Frame(NamedTuple):
 
 
 class VideoSource(ABC):
-    """Frames of one size, read on demand.
+    """Frames of one size, read on demand."""
 
-    Attributes:
-        name: Name of the file, the folder or the camera.
-        rate: Frames per second.
-        count: Number of frames, if known in advance.
-        live: Whether it continues until it is stopped.
-    """
-
-    name: str
-    rate: Fraction
-    count: int | None = None
-    live = False
+    name: str  # of the file, the folder or the camera
+    rate: Fraction  # frames per second
+    count: int | None = None  # number of frames, if known in advance
+    live = False  # whether it continues until it is stopped
 
     @abstractmethod
     def frames(self, start: int = 0) -> Generator[Frame]:
-        """Yield the frames from a number on."""
+        """Yield the frames from a number on, counted from 0 whatever their names are."""
 
     @abstractmethod
     def remarks(self) -> list[str]:
@@ -94,7 +87,6 @@ class FrameFolder(VideoSource):
         self.faults: list[str] = []
 
     def frames(self, start: int = 0) -> Generator[Frame]:
-        """Yield the frames from a number on, counted from 0 whatever their names are."""
         size = None
         for number, path in enumerate(self.paths[start:], start):
             image: Tensor | None = None
@@ -109,7 +101,6 @@ class FrameFolder(VideoSource):
             yield Frame(number, image, number / self.rate)
 
     def remarks(self) -> list[str]:
-        """Return which images could not be used, and which numbers are missing."""
         remarks = []
         if self.faults:
             more = f"; and {len(self.faults) - 3} more" if len(self.faults) > 3 else ""
@@ -199,7 +190,6 @@ class VideoFile(VideoSource):
             yield from decoded
 
     def remarks(self) -> list[str]:
-        """Return how many packets could not be decoded, and whether the video ends early."""
         remarks = [f"{self.label}: {self.ended}"] if self.ended else []
         if self.damaged:
             packets = f"{counted(len(self.damaged), 'damaged packet')} skipped"

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ..io.caches import cached_tensors
 from ..io.images import UnreadableError, find_images, read_image, to_image, to_tensor
+from ..io.textures import Progress
 from ..io.weights import file_sha256
 from ..stl10 import data as stl10
 from .networks import CELL, WINDOW
@@ -39,8 +40,6 @@ _FILTERS = ("BILINEAR", "HAMMING", "BICUBIC", "LANCZOS")  # of Pillow, all with 
 _BLURRED = _COMPRESSED = 0.5  # fractions of the copies
 _BLUR = (0.3, 0.8)  # standard deviation in pixels
 _QUALITY = (60, 95)
-
-Progress = Callable[[int, int], None]
 
 
 class Network(Protocol):
@@ -64,20 +63,12 @@ class ImageSource:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How copies are drawn.
+    """How copies are drawn."""
 
-    Args:
-        copies: Number of copies of every image.
-        windows: Number of windows of every image, at the same places in all copies.
-        span: Sizes are log-uniform from -span to span octaves; None for uniform from 0.5 to 2, as in the paper.
-        jitter: Vary the filter, blur and compression of copies.
-        seed: Random seed.
-    """
-
-    copies: int = 6
-    windows: int = 24
-    span: float | None = None
-    jitter: bool = True
+    copies: int = 6  # of every image
+    windows: int = 24  # of every image, at the same places in all copies
+    span: float | None = None  # sizes are log-uniform from -span to span octaves; None: uniform from 0.5 to 2 (paper)
+    jitter: bool = True  # vary the filter, blur and compression of copies
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -88,7 +79,6 @@ class Sizes:
             raise ValueError(f"scene: span must be above 0 octaves and at most 2, got {self.span}")
 
     def draw(self, generator: np.random.Generator) -> float:
-        """Draw a size."""
         if self.span is None:
             return float(generator.uniform(0.5, 2))
         return float(2 ** generator.uniform(-self.span, self.span))

@@ -243,21 +243,16 @@ class Figures(NamedTuple):
         }
 
 
-def median(agreements: Sequence[Agreement], kind: str | None = None) -> float | None:
-    """Return the median rank correlation of images, of all or of one kind; None if there are none."""
-    correlations = [image.spearman for image in agreements if kind in (None, image.kind)]
-    return statistics.median(correlations) if correlations else None
-
-
-def median_slope(agreements: Sequence[Agreement]) -> float | None:
-    """Return the median slope of images; None if there are none."""
-    return statistics.median(image.slope for image in agreements) if agreements else None
+def median(agreements: Sequence[Agreement], kind: str | None = None, figure: str = "spearman") -> float | None:
+    """Return the median of a figure over images, of all or of one kind; None if there are none."""
+    values = [getattr(image, figure) for image in agreements if kind in (None, image.kind)]
+    return statistics.median(values) if values else None
 
 
 def _summary(agreements: Sequence[Agreement]) -> dict[str, Any]:
     return {
         "median": median(agreements),
         "by kind": {kind: median(agreements, kind) for kind in dict.fromkeys(image.kind for image in agreements)},
-        "slope": median_slope(agreements),
+        "slope": median(agreements, figure="slope"),
         "each": [image._asdict() for image in agreements],
     }

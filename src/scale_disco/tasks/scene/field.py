@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,36 +12,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..io.images import luma
+from ..io.textures import Progress
 
 _BUDGET = 1_300_000  # pixels per forward pass, as far as strips of the image allow
 _FLOOR = 4.0  # standard deviation of the luma around its local mean, of 255, for a contrast of one half
 _NEAR = 2  # radius in cells over which the contrast around a cell is averaged
 _MIN_WEIGHT = 1e-3  # weight of a window without confidence, so that places with no other window have a value
 
-Progress = Callable[[int, int], None]
-
 
 class Estimator(Protocol):
-    """Reads apparent scale from images, such as a `ScaleEstimator`.
+    """Reads apparent scale from images, such as a `ScaleEstimator`. Lengths are in pixels."""
 
-    Attributes:
-        cell: Stride of the feature maps, in pixels.
-        window: Side of the windows that the readout was trained for, in pixels.
-        reach: Radius of the receptive field, in pixels.
-    """
-
-    cell: int
-    window: int
-    reach: int
+    cell: int  # stride of the feature maps
+    window: int  # side of the windows that the readout was trained for
+    reach: int  # radius of the receptive field
 
     def maps(self, images: Tensor) -> Tensor:
         """Compute feature maps of RGB images [B, 3, H, W] from 0 to 255: [B, C, S, h, w], with h = ceil(H / cell)."""
 
     def read(self, profiles: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Read the scale profiles of all windows of an image, [N, C, S].
+        """Return octaves [N], up to a constant, and their sharpness from 0 to 1 [N] of all windows of an image.
 
-        Returns octaves [N], up to a constant, and their sharpness from 0 to 1 [N]. Windows of more weight [N] have more
-        contrast.
+        Windows of more weight [N] have more contrast.
         """
 
 

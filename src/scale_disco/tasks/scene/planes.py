@@ -92,22 +92,14 @@ class Plane:
     The inverse distance w is linear in the image, 1 at the nearest corner or edge and 1 / ratio at the farthest. With q
     and r for the position along and across the tilt, from the center, a pixel shows the texture at (q / cos(slant), r)
     / w, rotated, scaled and shifted.
-
-    Args:
-        ratio: Distance of the farthest over that of the nearest point in the image, from 1 (fronto-parallel) to 16.
-        tilt: Direction in the image in which the plane comes nearer, in radians; 0 is right, pi / 2 down.
-        focal: Focal length, in widths of the image.
-        density: Texels per pixel at the nearest point, as the geometric mean over directions.
-        turn: Rotation of the texture in the plane, in radians.
-        offset: Position in the texture, in texels, at the center of the image.
     """
 
-    ratio: float
-    tilt: float = math.pi / 2
-    focal: float = 1.0
-    density: float = 1.0
-    turn: float = 0.0
-    offset: tuple[float, float] = (0.0, 0.0)
+    ratio: float  # distance of the farthest over that of the nearest point in the image; 1 is fronto-parallel
+    tilt: float = math.pi / 2  # direction in the image in which the plane comes nearer; 0 is right, pi / 2 down
+    focal: float = 1.0  # focal length, in widths of the image
+    density: float = 1.0  # texels per pixel at the nearest point, geometric mean over directions
+    turn: float = 0.0  # rotation of the texture in the plane, in radians
+    offset: tuple[float, float] = (0.0, 0.0)  # position in the texture, in texels, at the center of the image
 
     def __post_init__(self) -> None:
         if not 1 <= self.ratio <= STEEPEST:

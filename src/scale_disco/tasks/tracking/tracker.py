@@ -100,9 +100,11 @@ class StaticBoxTracker:
     lost = False
 
     def init(self, image: Tensor, box: Box) -> None:
+        """Store the box."""
         self.box = checked_box("StaticBoxTracker", image, box)
 
     def update(self, image: Tensor) -> TrackedBox:
+        """Return the stored box."""
         check_frame("StaticBoxTracker", image)
         return TrackedBox(self.box, 1.0)
 

@@ -168,7 +168,6 @@ class FieldWriter:
 
     @cached_property
     def estimator(self) -> Estimator:
-        """Opened on first use."""
         return open_estimator(self.options)
 
     def cache_key(self, job: Job) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from ..evaluation import (
     by_network,
     copy_figures,
     median,
-    median_slope,
     scene_figures,
 )
 from ..networks import CHANNELS, SCALES, Backbone, ScaleEstimator
@@ -139,7 +138,6 @@ class EvaluationData:
         return lines
 
     def document(self, options: argparse.Namespace) -> dict[str, Any]:
-        """Return the description for JSON."""
         return {
             "experiment": "scene",
             "pretrained": options.pretrained,
@@ -210,7 +208,7 @@ def _table(figures: dict[str, Figures]) -> tuple[list[str], list[list[str]]]:
         "slope": lambda row: row.ratio and row.ratio.slope,
         "planes": lambda row: median(row.planes),
         **{kind: partial(lambda kind, row: median(row.planes, kind), kind) for kind in KINDS},
-        "slope on planes": lambda row: median_slope(row.planes),
+        "slope on planes": lambda row: median(row.planes, figure="slope"),
         "depth": lambda row: median(row.depth),
     }
     values = {name: [column(row) for row in figures.values()] for name, column in columns.items()}

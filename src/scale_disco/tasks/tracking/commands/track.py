@@ -140,7 +140,6 @@ class TrackSummary:
         return 1000 * self.tracking / max(1, self.frames - 1)
 
     def document(self, options: argparse.Namespace, video: VideoSource) -> dict[str, Any]:
-        """Return the summary for JSON."""
         return {
             "source": options.source,
             "tracker": tracker_name(options),
@@ -155,7 +154,6 @@ class TrackSummary:
         }
 
     def text(self, video: VideoSource) -> str:
-        """Return the summary as text."""
         line = (
             f"{video.name}: {counted(self.frames, 'frame')}, {self.lost} lost; final scale {self.last.scale:.3g}; "
             f"{self.frames / self.seconds:.1f} frames/s, {self.ms:.1f} ms per frame in the tracker"

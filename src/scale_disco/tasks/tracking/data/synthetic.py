@@ -34,29 +34,17 @@ _CACHED = 64  # decoded source images in memory
 
 @dataclass(frozen=True)
 class SequenceSettings:
-    """Settings of synthetic sequences; together with the source images they determine every byte.
+    """Settings of synthetic sequences; together with the source images they determine every byte."""
 
-    Args:
-        part: "train" or "test", which share no source image.
-        count: Number of sequences, of alternating kinds.
-        frames: Frames per sequence.
-        size: Width and height of the frames.
-        seed: Random seed.
-        suffix: Format of the frames: ".jpg" (of quality 92) or ".png".
-        light: Maximum difference of the slowly changing brightness from 1.
-        noise: Std of the noise per pixel, in 255ths.
-        textures: Number of synthetic source images, of which a quarter is for testing.
-    """
-
-    part: str = "train"
-    count: int = 240
-    frames: int = 20
-    size: tuple[int, int] = (320, 240)
+    part: str = "train"  # or "test", which share no source image
+    count: int = 240  # sequences, of alternating kinds
+    frames: int = 20  # per sequence
+    size: tuple[int, int] = (320, 240)  # width and height of the frames
     seed: int = 0
-    suffix: str = ".jpg"
-    light: float = 0.06
-    noise: float = 2.0
-    textures: int = 100
+    suffix: str = ".jpg"  # of quality 92, or ".png"
+    light: float = 0.06  # maximum difference of the slowly changing brightness from 1
+    noise: float = 2.0  # std per pixel, in 255ths
+    textures: int = 100  # synthetic source images, of which a quarter is for testing
 
     def __post_init__(self) -> None:
         if self.part not in PARTS:
