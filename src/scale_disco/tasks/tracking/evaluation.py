@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -212,13 +213,11 @@ def run(
     with locked(folder):
         _claim(folder, fingerprint)
         unfinished = [sequence for sequence in sequences if not _finished(folder, sequence)]
-        total, done = sum(len(sequence.frames) for sequence in unfinished), 0
+        total, done = sum(len(sequence.frames) for sequence in unfinished), count(1)
 
         def tick() -> None:
-            nonlocal done
-            done += 1
             if progress is not None:
-                progress(done, total)
+                progress(next(done), total)
 
         for sequence in unfinished:
             write_result(folder, sequence.name, _track(tracker, sequence, tick))

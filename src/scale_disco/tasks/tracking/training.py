@@ -67,9 +67,7 @@ class TrackerOptions(NetworkOptions):
     shift: float | None = option(
         None, "maximum shift of the object in a crop, in pixels (default 32; paper: 4)", rule=between(0, _MAX_SHIFT)
     )
-    zoom: float | None = option(
-        None, "maximum zoom of a crop in octaves (default 0.6; paper: 0.07)", rule=between(0, 2)
-    )
+    zoom: float | None = option(None, "maximum zoom in octaves (default 0.6; paper: 0.07)", rule=between(0, 2))
     scale_weight: float = option(0.5, "weight of the scale loss, for networks with scales", rule=NON_NEGATIVE)
 
     @property

@@ -60,24 +60,25 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     scene = add_command(commands, "scene", run, "scale fields of images and videos", _EXAMPLES)
     scene.add_argument("source", type=Path, metavar="IMAGE", help="image, folder of images, or video")
-    scene.add_argument(
-        "--run", dest="run_folder", type=Path, metavar="RUN", help="run of `disco train scene` (default: no training)"
-    )
-    pretrained = scene.add_argument(
-        "--pretrained", metavar="FILE", help="weights of the ResNet-50: a file, or torchvision or timm to download them"
-    )
-    suggest(pretrained, ["torchvision", "timm"])
+    trained = "run of `disco train scene` (default: no training)"
+    scene.add_argument("--run", dest="run_folder", type=Path, metavar="RUN", help=trained)
+    add_pretrained(scene)
     scene.add_argument("--window", type=int, metavar="N", help="side of a window in pixels (default: as trained, 64)")
     scene.add_argument("--step", type=int, metavar="N", help="pixels between windows (default: a quarter of a window)")
-    scene.add_argument(
-        "--longest", type=int, default=_LONGEST, metavar="N", help=f"shrink longer sides to this (default {_LONGEST})"
-    )
+    longest = f"shrink longer sides to this (default {_LONGEST})"
+    scene.add_argument("--longest", type=int, default=_LONGEST, metavar="N", help=longest)
     scene.add_argument("--frames", type=int, metavar="N", help="maximum number of fields of a video (default: all)")
     scene.add_argument("--every", type=int, metavar="N", help="process every N-th frame of a video (default 1)")
     scene.add_argument("--no-figure", action="store_true", help="write arrays only, no .png and no .mp4")
     scene.add_argument("--again", action="store_true", help="do not reuse results of an earlier call")
     add_device(scene)
     add_out(scene, "the files into this folder (default scene)", folder=True, default=Path("scene"))
+
+
+def add_pretrained(parser: argparse._ActionsContainer) -> None:
+    """Add --pretrained, the weights of the backbone."""
+    about = "weights of the ResNet-50: a file, or torchvision or timm to download them"
+    suggest(parser.add_argument("--pretrained", metavar="FILE", help=about), ["torchvision", "timm"])
 
 
 def open_estimator(options: argparse.Namespace) -> Estimator:

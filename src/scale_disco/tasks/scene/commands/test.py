@@ -14,7 +14,7 @@ from typing import Any
 
 from ...io.images import size_of
 from ...io.report import table
-from ...io.terminal import Progress, chosen_device, say, show, suggest, write_plot, write_report
+from ...io.terminal import Progress, chosen_device, say, show, write_plot, write_report
 from ..classical import READS, Laplacian
 from ..copies import ImageSource, Sizes, find
 from ..depth import find_pairs, read_pair
@@ -32,6 +32,7 @@ from ..networks import CHANNELS, SCALES, Backbone, ScaleEstimator
 from ..planes import Rendered, planes
 from ..plots import plot_readouts
 from ..readout import Shift
+from .scene import add_pretrained
 
 OPTIONS = ("textures", "planes", "depth", "span", "pretrained", "cache")
 _WIDTH, _HEIGHT = 640, 480  # of a plane, in pixels
@@ -43,19 +44,11 @@ def add(test: argparse.ArgumentParser) -> None:
     scene = test.add_argument_group("options of disco test scene")
     scene.add_argument("--planes", type=int, metavar="N", help="test on N textured slanted planes")
     scene.add_argument("--textures", type=Path, metavar="DIR", help="images for planes (default: the bundled photos)")
-    scene.add_argument(
-        "--depth", type=Path, metavar="DIR", help="test on photos NAME.jpg with depth, NAME_depth_mm.png (16 bits, mm)"
-    )
-    scene.add_argument(
-        "--span",
-        type=float,
-        metavar="X",
-        help="resize images of --data by at most X octaves (default: 0.5 to 2, as in the paper)",
-    )
-    pretrained = scene.add_argument(
-        "--pretrained", metavar="FILE", help="weights of the ResNet-50: a file, or torchvision or timm"
-    )
-    suggest(pretrained, ["torchvision", "timm"])
+    depth = "test on photos NAME.jpg with depth, NAME_depth_mm.png (16 bits, mm)"
+    scene.add_argument("--depth", type=Path, metavar="DIR", help=depth)
+    span = "resize images of --data by at most X octaves (default: 0.5 to 2, as in the paper)"
+    scene.add_argument("--span", type=float, metavar="X", help=span)
+    add_pretrained(scene)
     scene.add_argument("--cache", type=Path, metavar="DIR", help="store scale profiles of images here (10 MB each)")
 
 

@@ -21,28 +21,19 @@ def add_tracker(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a tracker."""
     group = parser.add_argument_group("tracker")
     names = list_models("track")
-    suggest(
-        group.add_argument(
-            "--tracker",
-            default=STATIC_BOX,
-            help=f"run folder of `disco train tracker`; a network with --weights: {', '.join(names)}; "
-            f"or {STATIC_BOX}: the first box in every frame, a baseline (default)",
-        ),
-        [*names, STATIC_BOX],
-        folders=True,
+    about = (
+        f"run folder of `disco train tracker`; a network with --weights: {', '.join(names)}; "
+        f"or {STATIC_BOX}: the first box in every frame, a baseline (default)"
     )
-    group.add_argument(
-        "--weights",
-        type=Path,
-        metavar="FILE",
-        help="weights for a network by name: of a ResNet-50, of SiamDW, of SE-SiamFC, or of a run (its last.ckpt)",
+    tracker = group.add_argument("--tracker", default=STATIC_BOX, help=about)
+    suggest(tracker, [*names, STATIC_BOX], folders=True)
+    weights = "weights for a network by name: of a ResNet-50, of SiamDW, of SE-SiamFC, or of a run (its last.ckpt)"
+    group.add_argument("--weights", type=Path, metavar="FILE", help=weights)
+    mode = (
+        "how the scale is estimated: axis (one crop, by networks with a scale axis; their default), pyramid "
+        "(three crops, as in the authors' code; the default of other networks) or fixed (not at all)"
     )
-    group.add_argument(
-        "--mode",
-        choices=MODES,
-        help="how the scale is estimated: axis (one crop, by networks with a scale axis; their default), pyramid "
-        "(three crops, as in the authors' code; the default of other networks) or fixed (not at all)",
-    )
+    group.add_argument("--mode", choices=MODES, help=mode)
     group.add_argument("--motion", choices=MOTIONS, help="motion hyper-parameters (default: those of the mode)")
     add_device(group)
 

@@ -51,9 +51,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     track = add_command(commands, "track", run, "track an object through a video, images or a camera", _EXAMPLES)
     track.add_argument("source", metavar="VIDEO", help="video file, image folder, or number of a camera")
-    track.add_argument(
-        "--box", type=parse_box, metavar="X,Y,W,H", help="object in the first frame, in pixels (see below)"
-    )
+    track.add_argument("--box", type=parse_box, metavar="X,Y,W,H", help="object in the first frame (see below)")
     track.add_argument("--target", type=int, metavar="N", help="number of the object, if the ground truth has several")
     add_tracker(track)
     track.add_argument("--start", type=int, metavar="N", help="number of the first frame (default 0)")

@@ -23,16 +23,14 @@ OPTIONS = ("--images", *_COUNTS, "--size", "--png", "--seed")
 
 def add(group: argparse._ArgumentGroup, source: argparse._MutuallyExclusiveGroup) -> None:
     """Add the options of this data set; without argparse defaults, so that `disco data` sees which were given."""
-    group.add_argument(
-        "--images", "--pictures", type=Path, metavar="DIR", help="photos to cut from (default: six small bundled ones)"
-    )
+    photos = "photos to cut from (default: six small bundled ones)"
+    group.add_argument("--images", "--pictures", type=Path, metavar="DIR", help=photos)
     for option, about in _COUNTS.items():
         group.add_argument(option, type=int, metavar="N", help=about)
     group.add_argument("--size", type=_size, metavar="WxH", help="frame size (default 320x240)")
     group.add_argument("--png", action="store_true", help="write lossless frames (default: JPEG of quality 92)")
-    group.add_argument(
-        "--seed", type=int, default=argparse.SUPPRESS, metavar="N", help="random seed of the sequences (default 0)"
-    )
+    seed = "random seed of the sequences (default 0)"
+    group.add_argument("--seed", type=int, default=argparse.SUPPRESS, metavar="N", help=seed)
 
 
 def _size(text: str) -> tuple[int, int]:
