@@ -89,14 +89,13 @@ def scale_field(
 ) -> Field:
     """Compute the scale field of an RGB image uint8 or float [3, H, W] from 0 to 255, [H, W] on the CPU.
 
-    The network runs on the whole image, in strips if it is large. Its maps are averaged over overlapping windows, read
-    by the readout, and blended by Hann weights times confidence. Confidence is the product of the contrast in a window
-    and the sharpness of the readout, and at most the contrast around a place. The median of octaves, weighted by
-    confidence, is zero; without any confidence, as in an empty sky, all octaves are zero.
+    The image may be smaller than a window. The network runs on the whole image, in strips if it is large. Its maps are
+    averaged over overlapping windows, read by the readout, and blended by Hann weights times confidence. Confidence is
+    the product of the contrast in a window and the sharpness of the readout, and at most the contrast around a place.
+    The median of octaves, weighted by confidence, is zero; without any confidence, as in an empty sky, all octaves are
+    zero.
 
     Args:
-        estimator: On the device of the image.
-        image: May be smaller than a window.
         window: Side of a window in pixels, rounded to cells (default: that of the estimator).
         step: Pixels between windows, rounded to cells (default: a quarter of the window).
         progress: Called with the number of rows done and in total.

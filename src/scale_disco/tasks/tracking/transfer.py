@@ -25,8 +25,6 @@ def transfer(features: nn.Module, checkpoint: Checkpoint, who: str, pixels: str 
 
     Args:
         features: CIResNet-22 or AlexNet with any layers, modified in place.
-        checkpoint: From `read_checkpoint`.
-        who: Name of the network, for errors.
         pixels: Pixels that the weights were trained on, one of `PIXELS`. Default: as stored in the file; else "caffe"
             for known files of Caffe, "imagenet" for a ResNet and "raw" for SiamDW.
     """

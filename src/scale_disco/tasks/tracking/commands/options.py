@@ -77,14 +77,12 @@ def _network(options: argparse.Namespace) -> Siamese:
         if options.weights is None:
             raise ValueError(f"--tracker {options.tracker} needs --weights, or give the folder of a run")
         network: Any = create_model(options.tracker, pretrained=options.weights)
+    elif not Path(options.tracker).is_dir():
+        choices = ", ".join([STATIC_BOX, *names])
+        raise FileNotFoundError(f"--tracker must be a run folder or one of {choices}; got {options.tracker}")
+    elif options.weights is not None:
+        raise ValueError(f"--weights is for a network by name ({', '.join(names)}), got --tracker {options.tracker}")
     else:
-        if not Path(options.tracker).is_dir():
-            choices = ", ".join([STATIC_BOX, *names])
-            raise FileNotFoundError(f"--tracker must be a run folder or one of {choices}; got {options.tracker}")
-        if options.weights is not None:
-            raise ValueError(
-                f"--weights is for a network by name ({', '.join(names)}), got --tracker {options.tracker}"
-            )
         from ...runs.evaluate import trained
 
         network = trained(Path(options.tracker))
