@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..io.caches import cached_tensors
 from ..io.images import UnreadableError, find_images, read_image, to_image, to_tensor
@@ -40,15 +40,6 @@ _FILTERS = ("BILINEAR", "HAMMING", "BICUBIC", "LANCZOS")  # of Pillow, all with 
 _BLURRED = _COMPRESSED = 0.5  # fractions of the copies
 _BLUR = (0.3, 0.8)  # standard deviation in pixels
 _QUALITY = (60, 95)
-
-
-class Network(Protocol):
-    """Computes feature maps of images, such as a `Backbone`; `fingerprint` identifies its weights."""
-
-    fingerprint: str
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """[B, 3, H, W] in RGB from 0 to 255 -> [B, C, S, h, w]."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +97,7 @@ def find(data: Path) -> list[ImageSource]:
 
 
 def read_copies(
-    network: Network,
+    network: nn.Module,
     images: Sequence[ImageSource],
     sizes: Sizes,
     *,
@@ -116,7 +107,8 @@ def read_copies(
 ) -> list[Copies]:
     """Return the scale profiles of copies of images; skip unreadable images with a warning.
 
-    `cache` is a folder that stores the profiles of every image for the next call.
+    The network computes feature maps [B, C, S, h, w] of RGB images from 0 to 255, and its `fingerprint` identifies its
+    weights, such as a `Backbone`. `cache` is a folder that stores the profiles of every image for the next call.
     """
     copies: list[Copies] = []
     skipped: list[str] = []
@@ -142,7 +134,7 @@ def read_copies(
 
 
 def copy_profiles(
-    network: Network, image: Tensor, sizes: Sizes, number: int = 0, device: torch.device | str = "cpu"
+    network: nn.Module, image: Tensor, sizes: Sizes, number: int = 0, device: torch.device | str = "cpu"
 ) -> Copies:
     """Compute the scale profiles of random copies of an image uint8 [3, H, W]; `number` adds to the seed."""
     generator = np.random.default_rng([sizes.seed, number])

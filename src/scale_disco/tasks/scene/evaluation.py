@@ -209,8 +209,7 @@ def copy_figures(
             if progress is not None:
                 progress(fingerprint)
 
-        network: Any = first.backbone
-        copies = read_copies(network, images, sizes, device=device_of(first), cache=cache, progress=step)
+        copies = read_copies(first.backbone, images, sizes, device=device_of(first), cache=cache, progress=step)
         for name, estimator in group.items():
             figures[name] = ratio_figures(_compare(estimator), copies)
     return {name: figures[name] for name in estimators}

@@ -145,10 +145,10 @@ def _labels(folders: Iterable[Path], name: str) -> dict[str, Path]:
 
 def _sequence_table(metrics: _Metrics) -> tuple[list[str], list[list[str]]]:
     scores = metrics.sequences | {f"{name} ({count})": mean for name, (count, mean) in metrics.groups.items()}
-    rows = []
-    for name, each in scores.items():
-        numbers = (each.auc, each.precision_20, each.scale_error)
-        rows.append([name, str(each.frames), *(f"{number:.3f}" for number in numbers), _speed(each.fps)])
+    rows = [
+        [name, f"{row.frames}", f"{row.auc:.3f}", f"{row.precision_20:.3f}", f"{row.scale_error:.3f}", _speed(row.fps)]
+        for name, row in scores.items()
+    ]
     return ["sequence", "frames", "AUC", "precision", "scale error", "FPS"], rows
 
 
