@@ -234,7 +234,6 @@ class Figures(NamedTuple):
     depth: Sequence[Agreement] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the results for JSON."""
         return {
             "ratio": self.ratio and self.ratio._asdict(),
             "planes": _summary(self.planes) if self.planes else None,

@@ -62,11 +62,6 @@ class Backbone(nn.Module):
             same weights projected onto Hermite functions, as in SESN.
         pretrained: A file of weights with torchvision's names, or "torchvision" or "timm"; random by default.
         sha256: Expected checksum of the file.
-
-    Attributes:
-        sha256: Checksum of the weights; None for random weights.
-        fingerprint: Kind, scales and checksum in one string.
-        reach: Radius of the receptive field at the largest scale, in pixels.
     """
 
     mean: Tensor
@@ -76,7 +71,7 @@ class Backbone(nn.Module):
         super().__init__()
         if kind not in BACKBONES:
             raise ValueError(f"Backbone: kind must be one of {', '.join(BACKBONES)}, got {kind!r}")
-        net, self.sha256 = _resnet(pretrained, sha256)
+        net, self.sha256 = _resnet(pretrained, sha256)  # None for random weights
         pixels = "caffe" if self.sha256 is not None and is_caffe(self.sha256) else "imagenet"
         stages = Stages(net).eval()
         if pixels == "caffe":
@@ -93,6 +88,7 @@ class Backbone(nn.Module):
             exchanged(self.stages.network, lambda module: isinstance(module, FoldedConv), _HermiteConv)
         for name, values in zip(("mean", "deviation"), PIXELS[pixels], strict=True):
             self.register_buffer(name, torch.tensor(values)[:, None, None])
+        # radius of the receptive field at the largest scale, in pixels
         self.reach = round(_RECEPTIVE_FIELD[kind] / 2 * SCALES.ratio(len(SCALES) - 1))
         self.kind, self.fingerprint = kind, f"{_NETWORK}-{kind}-{SCALES}-{self.sha256 or 'random'}"
         self.eval().requires_grad_(False)

@@ -61,8 +61,7 @@ class Siamese(nn.Module):
         side: Side of the features of a template of 127 pixels.
         gain: Factor on the correlation; a buffer, like the offset.
         scales: Scales of the features, in geometric progression.
-        pixels: Input of `features`: "imagenet" for zero mean and unit std on ImageNet, "caffe" for zero mean only,
-            "raw" for 0 to 255.
+        pixels: Input of `features`, a key of `io.weights.PIXELS`: "raw" for 0 to 255, others for zero mean on ImageNet.
 
     Example:
         >>> net = siamfc_plus()

@@ -17,10 +17,8 @@ def plot_success(
 ) -> Figure:
     """Plot success over the overlap and precision over the distance threshold, a line per tracker, best first.
 
-    Args:
-        trackers: By name, the fractions of frames at overlaps from 0 to 1 and at distances of 0, 1, 2, ... pixels.
-        ours: Name of the highlighted tracker.
-        near: Distance at which the legend gives the precision; for success it gives the mean.
+    `trackers` has the fractions of frames at overlaps from 0 to 1 and at distances of 0, 1, 2, ... pixels, by name;
+    `ours` is highlighted. The legend gives the mean success, and the precision at the distance `near`.
     """
     figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2, sharey=True)

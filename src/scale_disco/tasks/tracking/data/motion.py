@@ -23,10 +23,7 @@ _DIRECTIONS = 4096  # in which a shape is measured
 
 
 class ObjectShape:
-    """A curve of radius 1 + Re(sum_k waves[k] e^(ik angle)), scaled so that the longer side of its box is 1.
-
-    Args:
-        waves: Complex amplitudes of the waves with 1, 2, 3, ... crests around the curve.
+    """A curve of radius 1 + Re(sum_k waves[k - 1] e^(ik angle)), k = 1, 2, ..., scaled to a box of longer side 1.
 
     Example:
         >>> circle = ObjectShape([])
