@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import csv
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from ...files import check_writable, written_atomically
+from ...files import check_writable
 from ...scales import Scales
 from ..io import terminal
-from ..io.report import provenance, table
+from ..io.report import provenance, table, write_csv
 from ..mnist_scale.training import MODELS
 from . import timing
 from .plots import plot_growth
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
     document = {"threads": torch.get_num_threads(), "torch": torch.__version__, "costs": rows}
     terminal.show(options, document, f"{provenance(_command(options))}\n\n{report}")
     if options.csv:
-        _write_csv(options.csv, rows)
+        write_csv(options.csv, rows)
         terminal.say(f"written {options.csv}")
     if options.out:
         text = f"{_HOW}\n\n{report}"
@@ -144,19 +144,15 @@ Measured = list[tuple[Case, str, dict[str, timing.Cost]]]  # case, row, cost of 
 
 def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -> Measured:
     measured: Measured = []
-    rounds = 0
+    rounds, total = itertools.count(1), len(cases) * repeats
     with terminal.Progress("timing") as progress:
-
-        def advance() -> None:
-            nonlocal rounds
-            rounds += 1
-            progress(rounds, len(cases) * repeats)
-
         for case in cases:
             torch.manual_seed(seed)
             with device:  # layers and inputs are created there
                 steps = case.steps()
-            costs = timing.measure(steps, repeats=repeats, device=device, progress=advance)
+            costs = timing.measure(
+                steps, repeats=repeats, device=device, progress=lambda: progress(next(rounds), total)
+            )
             for row in dict.fromkeys(row for row, _ in costs):
                 measured.append((case, row, {name: cost for (r, name), cost in costs.items() if r == row}))
     return measured
@@ -223,12 +219,8 @@ def _table(chosen: Mapping[str, Mapping[str, timing.Cost]], backward: bool) -> s
 
 def _growth(measured: Measured) -> dict[str, dict[int, float]]:
     """Return the median seconds of every contender by number of scales."""
-    growth: dict[str, dict[int, float]] = {}
-    for case, row, costs in measured:
-        if case.part == "scales":
-            for name, cost in costs.items():
-                growth.setdefault(name, {})[int(row)] = cost.median
-    return growth
+    timed = {int(row): costs for case, row, costs in measured if case.part == "scales"}
+    return {name: {count: costs[name].median for count, costs in timed.items()} for name in timed[_COUNTS[0]]}
 
 
 def _growth_table(chosen: Mapping[str, Mapping[str, timing.Cost]]) -> str:
@@ -261,10 +253,3 @@ def _rows(measured: Measured) -> list[dict[str, Any]]:
         for case, row, costs in measured
         for name, cost in costs.items()
     ]
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    with written_atomically(path) as draft, draft.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
 import math
 import os
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 
 from ... import __version__
+from ...files import written_atomically
 
 
 def provenance(command: str) -> str:
@@ -70,6 +72,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: boo
         rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
         lines.insert(1, f"| {' | '.join(rule)} |")
     return "\n".join(lines)
+
+
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows with the same keys as CSV, atomically."""
+    with written_atomically(path) as draft, draft.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def mean_and_std(values: Sequence[float], *, least: float = 0.0) -> str:

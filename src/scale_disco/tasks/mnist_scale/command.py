@@ -43,10 +43,8 @@ def run(options: argparse.Namespace) -> None:
         authors = split != "mini"  # building and loading raise an error for other pixels
         rows.append({"file": str(path), "made": missing, "bytes": size, "pixels": pixels, "authors": authors})
         if not options.json:
-            verb, whose = (
-                "created" if missing else "verified",
-                "the authors'" if authors else "not a split of the paper",
-            )
+            verb = "created" if missing else "verified"
+            whose = "the authors'" if authors else "not a split of the paper"
             print(f"{path}: {verb}, {size / 1e6:.1f} MB, pixels {pixels} ({whose})", flush=True)
     if options.json:
         print(json.dumps(rows))

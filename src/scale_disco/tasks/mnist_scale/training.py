@@ -15,14 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from ...models import create_model, list_models
+from ..equivariance.bases import SETTINGS
 from ..equivariance.networks import error_of_layers
+from ..io.mnist import SIDE, Digits
 from ..io.samples import scaled_digits
 from ..runs.batches import LabeledDataset, combined_seed
 from ..runs.experiments import Evaluation, Experiment, ScaleBin, TrainingData
 from ..runs.options import RunOptions, option
 from ..runs.recipe import Recipe
-from .data import FACTORS, SIDE, SPLITS, Digits, load, scaled
-from .networks import SCALES
+from .data import FACTORS, SPLITS, load, scaled
 
 _MEAN, _STD = 0.0607, 0.2161
 _AUGMENTATION = (0.5, 2.0)
@@ -84,6 +85,7 @@ def make_evaluation(
     for kind, (factors, side) in _OUTSIDE.items():
         if outside:
             sets[kind] = _rescaled(parts["rest"], outside, factors, side)
+    images = scaled_digits(parts["rest"].images, 64, 0)
     return Evaluation(
         sets={kind: DigitDataset(digits) for kind, digits in sets.items()},
         total=len(parts["test"].labels),
@@ -91,9 +93,7 @@ def make_evaluation(
         same_data=True,
         cache_key="",
         bins=lambda kind, errors: _bins(kind, sets[kind].factors, errors),
-        equivariance_error=partial(  # with the exact scales: the bases of SESN have rounded ones
-            error_of_layers, images=scaled_digits(parts["rest"].images, 64, 0), scales=SCALES, border=0
-        ),
+        equivariance_error=partial(error_of_layers, images=images, scales=SETTINGS["mnist"], border=0),
     )
 
 

@@ -54,15 +54,15 @@ def evaluate(
     """
     record = read_record(run)
     options, metadata = options_of(record), record.get(METADATA, {})
-    checkpoint = checkpoint or options.full_recipe.weights
+    weights = options.full_recipe.weights
+    checkpoint = checkpoint or weights
     network = trained(run, checkpoint)
     fingerprint = hashlib.sha256(_weights(run, checkpoint).read_bytes()).hexdigest()
     experiment = EXPERIMENTS[options.experiment]
     if experiment.make_evaluation is None:
         raise ValueError(f"a run of {options.experiment} is tested by {experiment.test_command}")
-    evaluation = experiment.make_evaluation(
-        options, data or Path(record["data"]), metadata, limit=limit, outside=outside
-    )
+    folder = data or Path(record["data"])
+    evaluation = experiment.make_evaluation(options, folder, metadata, limit=limit, outside=outside)
     start = time.monotonic()
     cache = _PredictionCache(run / PREDICTIONS[checkpoint], fingerprint + evaluation.cache_key, evaluation.classes)
     predictions = _predict(network.to(device), evaluation.sets, cache, device, progress)
@@ -81,17 +81,14 @@ def evaluate(
         "seconds": round(time.monotonic() - start, 1),
         **environment(),
     }
-    result["not recorded"] = _reason_not_to_record(run, record, evaluation, result)
+    result["not recorded"] = _reason_not_to_record(run, record["status"], evaluation, result, weights)
     if result["not recorded"] is None:
         write(run / TESTED, f"{json.dumps(result, indent=1)}\n".encode())
     return result
 
 
-def _reason_not_to_record(
-    run: Path, record: dict[str, Any], evaluation: Evaluation, result: dict[str, Any]
-) -> str | None:
-    weights = options_of(record).full_recipe.weights
-    if record["status"] != "finished":
+def _reason_not_to_record(run: Path, status: str, evaluation: Evaluation, result: Any, weights: str) -> str | None:
+    if status != "finished":
         return "the run is not finished"
     if not evaluation.same_data:
         return "these are not the test images of the data that the run was trained on"
@@ -100,24 +97,15 @@ def _reason_not_to_record(
     if result["checkpoint"] != weights:
         return f"the recipe names the {weights} weights"
     try:
-        tested = read_tested(run)
+        tested = read_tested(run) or {"by scale": []}
     except ValueError:  # a damaged file is overwritten
         return None
-    fewer = tested is not None and _images_in(tested) > _images_in(result)
-    return "an earlier test had more images" if fewer else None
-
-
-def _images_in(result: dict[str, Any]) -> int:
-    return sum(row["images"] for row in result["by scale"])
+    before, now = (sum(row["images"] for row in each["by scale"]) for each in (tested, result))
+    return "an earlier test had more images" if before > now else None
 
 
 def trained(run: Path, checkpoint: str | None = None) -> nn.Module:
-    """Return the network of a run, in eval mode and without gradients.
-
-    Args:
-        run: Folder of the run.
-        checkpoint: "best" or "last" weights (default: the recipe's).
-    """
+    """Return the network of a run with its "best" or "last" weights (default: the recipe's), in eval mode."""
     record = read_record(run)
     options, metadata = options_of(record), record.get(METADATA, {})
     path = _weights(run, checkpoint or options.full_recipe.weights)
@@ -226,7 +214,6 @@ class _PredictionCache:
         for name, labels in cached.items():
             valid = labels.dtype == self.dtype and ((labels < self.classes) | (labels == self.unknown)).all()
             if not valid or labels.ndim != 1:
-                raise ValueError(
-                    f"{self.path}: damaged; delete it to test again ({plain(name)} has other values than classes)"
-                )
+                what = f"{plain(name)} has other values than classes"
+                raise ValueError(f"{self.path}: damaged; delete it to test again ({what})")
         return cached

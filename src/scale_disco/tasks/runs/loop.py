@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import csv
 import datetime
 import io
 import logging
@@ -26,8 +25,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 from safetensors.torch import save
 
-from ...files import is_draft, locked, make_folder, reason, write, written_atomically
-from ..io.report import machine, versions
+from ...files import is_draft, locked, make_folder, reason, write
+from ..io.report import machine, versions, write_csv
 from .batches import Batch, evaluation_batches, training_batches
 from .experiments import EXPERIMENTS, Progress, TrainingData, load
 from .modules import TrainingModule
@@ -299,10 +298,7 @@ class _CheckpointCallback(Checkpoint):
             self.record["status"] = "finished"
             self.record["finished"] = _now()
         write_record(self.out, self.record)
-        with written_atomically(self.out / EPOCHS) as draft, draft.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(self.out / EPOCHS, rows)
 
 
 def _epoch_line(rows: list[dict[str, Any]], epochs: int) -> str:

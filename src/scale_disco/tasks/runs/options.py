@@ -94,9 +94,8 @@ class RunOptions:
     def full_recipe(self) -> Recipe:
         """The recipe of this run, the named one with the values that other options override."""
         values = {theirs: getattr(self, ours, None) for ours, theirs in _OVERRIDES.items()}
-        return dataclasses.replace(
-            self.base_recipe, **{name: value for name, value in values.items() if value is not None}
-        )
+        changes = {name: value for name, value in values.items() if value is not None}
+        return dataclasses.replace(self.base_recipe, **changes)
 
     @property
     def run_name(self) -> str:

@@ -27,13 +27,10 @@ def plot_error_over_scale(
     subject: str = "digits",
     bars: str = "binomial standard deviations",
 ) -> Figure:
-    """Plot the classification error over the scale of images, a line per network; the training range is shaded.
+    """Plot the classification error over the scale of images, a line per network; the range `trained` is shaded.
 
-    Args:
-        curves: By network. Ranges of a single scale form one line, others one line per kind.
-        trained: Smallest and largest scale in training.
-        subject: What the images show.
-        bars: What the error bars are.
+    Ranges of a single scale form one line, others one line per kind. `subject` is what the images show, `bars` what the
+    error bars are.
     """
     figure = new_figure(7, 4)
     axis = figure.subplots()
@@ -87,10 +84,7 @@ def plot_equivariance_and_error(
 ) -> Figure:
     """Plot the classification error over the equivariance error: the right half of the paper's Fig. 1, next to ours.
 
-    Args:
-        ours: Measured networks.
-        paper: Networks of the paper.
-        data: Names of our data and the paper's if they differ; then each has its own error axis.
+    `data` are the names of our data and the paper's if they differ; then each has its own error axis.
     """
     figure = new_figure(9 if data else 7, 4.2)
     axes = figure.subplots(1, 2, sharex=True) if data else [figure.subplots()] * 2

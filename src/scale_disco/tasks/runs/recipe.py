@@ -37,12 +37,10 @@ class Recipe:
 
     def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """Return Adam with torch's defaults, or SGD with a momentum of 0.9."""
+        common: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
-        nesterov = self.optimizer == "sgd"
-        return torch.optim.SGD(
-            parameters, lr=self.learning_rate, momentum=0.9, nesterov=nesterov, weight_decay=self.weight_decay
-        )
+            return torch.optim.Adam(parameters, **common)
+        return torch.optim.SGD(parameters, momentum=0.9, nesterov=self.optimizer == "sgd", **common)
 
     def steps(self, images: int, processes: int = 1) -> int:
         """Return the steps per epoch; ValueError if the last batch leaves a process without work."""

@@ -119,9 +119,8 @@ def read_tested(run: Path) -> dict[str, Any] | None:
             if not 0 <= row["errors"] <= row["images"] or not row["images"]:
                 raise ValueError(f"{row['errors']} errors on {row['images']} images")
     except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{path}: damaged; write it again with: disco test {shlex.quote(str(run))} ({plain(error)})"
-        ) from error
+        command = f"disco test {shlex.quote(str(run))}"
+        raise ValueError(f"{path}: damaged; write it again with: {command} ({plain(error)})") from error
     return tested
 
 

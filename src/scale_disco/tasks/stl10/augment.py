@@ -56,11 +56,7 @@ class Augmentation:
     def __call__(self, images: Tensor, rows: Sequence[int], *, seed: int, epoch: int) -> Tensor:
         """Return augmented images: uint8, or float in [0, 1], [B, C, H, W] -> float [B, C, H, W].
 
-        Args:
-            images: The batch.
-            rows: Indices of the images in the dataset.
-            seed: Random seed of the training.
-            epoch: Epoch, of which each has its own draws.
+        `rows` are the indices of the images in the dataset.
         """
         self._check(images)
         if len(rows) != len(images):
@@ -84,9 +80,7 @@ class Augmentation:
         """Return the random values of images by their rows."""
         counts = (2 * self.padding + 1, 2 * self.padding + 1, 1, height, width)
         uniform = _uniform(np.asarray(rows, np.uint64), len(counts), seed, epoch)
-        top, left, _, row, column = (
-            (values * count).astype(np.int64) for values, count in zip(uniform, counts, strict=True)
-        )
+        top, left, _, row, column = (uniform * np.array(counts)[:, None]).astype(np.int64)
         return Draws(top, left, uniform[2] < self.flip, row, column)
 
     def _check(self, images: Tensor) -> None:

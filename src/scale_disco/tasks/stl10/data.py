@@ -116,11 +116,8 @@ def check_stl10(
 ) -> None:
     """Raise ValueError if files are not STL-10's, by their checksums and the names of classes.
 
-    Args:
-        root: Folder with the files, or its parent.
-        parts: "train", "test" or both.
-        again: Compute checksums even of files that were verified and have not changed since.
-        progress: Called with bytes done and in total.
+    Files that were verified and have not changed since are not hashed, unless `again` is set. Arguments are otherwise
+    those of `read_stl10`.
     """
     folder = find(root)
     names = [f"{part}_{kind}.bin" for part in parts for kind in "Xy"]

@@ -73,10 +73,8 @@ def read_folder(
             note = {"format": _FORMAT, "key": key, "checksum": _checksum(images)}
             write(cache, save(images, {"note": json.dumps(note)}))
     mean, std = statistics(images["train"])
-    dtype, name = (
-        np.min_scalar_type(len(listing.classes) - 1),
-        f"folder/{root.resolve().name}",
-    )  # never that of a data set
+    dtype = np.min_scalar_type(len(listing.classes) - 1)
+    name = f"folder/{root.resolve().name}"  # never that of a data set
     labels = {part: np.array([file.label for file in listing.files if file.part == part], dtype) for part in PARTS}
     return {part: ImageSet(images[part], labels[part], listing.classes, name, mean, std) for part in PARTS}
 

@@ -24,14 +24,8 @@ def load_images(
 ) -> dict[str, ImageSet]:
     """Read the train and test images of a folder.
 
-    Args:
-        root: Folder of the data.
-        format: "stl10" (STL-10's binary files) or "folder" (a folder of images for each class).
-        side: Side of the images, in pixels; 96 for STL-10.
-        fold: One of STL-10's ten folds, 0 to 9, as the training images.
-        test_share: Fraction of every class to test on, for a folder without train and test.
-        cache: File that stores the decoded images of a folder.
-        progress: Called with the amount of work done and in total.
+    `format` is "stl10" (STL-10's binary files; `fold` is as in `read_stl10`) or "folder" (a folder of images for each
+    class; `side`, `test_share` and `cache` are as in `read_folder`).
     """
     if format == "folder":
         if fold is not None:

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ... import nn as snn
-from ...basis import Basis, DiscreteBasis, HermiteBasis, hermite_mixing_preset
+from ...basis import Basis, DiscreteBasis, HermiteBasis
 from ...checks import check_choice, check_count
 from ...nn.conv import ScaleConvolution
 from ..baselines.dss import DilatedScaleConv2d, ScaleSpace
 from ..baselines.si_convnet import RescalingConv2d
 from ..baselines.sicnn import ColumnBatchNorm2d, ColumnConv2d, ColumnLift2d
 from ..baselines.ss_cnn import SteerableConv2d, SteerableLift2d
-from ..equivariance.bases import SETTINGS
+from ..equivariance import bases
 
 _LAYOUTS = {"plain": "stl10", "projected": "stl10", "interscale": "stl10-c"}  # with the preset of the Hermite basis
 _MAX_SIZE = 1000  # of depth and width; more is a mistake
@@ -346,8 +346,7 @@ def disco_basis(*, support: int | None = 5, prior: str | float = "image", basis_
         basis_steps: Stop the paper's gradient descent after this many steps (Table 3); None for the optimum.
     """
     solver = "exact" if basis_steps is None else "gradient"
-    basis = DiscreteBasis(3, SETTINGS["stl10"], prior=prior, support=support, solver=solver, steps=basis_steps)
-    return basis.mix(hermite_mixing_preset("stl10")).normalized()
+    return bases.disco_basis("stl10", prior=prior, support=support, solver=solver, steps=basis_steps)
 
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {

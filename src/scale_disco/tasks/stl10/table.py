@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Variant(NamedTuple):
     model: str
     layout: str | None = None
     pools: str | None = None
+    steps: int | None = None  # of a stopped descent to the basis (Table 3), not part of the name
 
     @property
     def name(self) -> str:
@@ -137,27 +139,20 @@ class Tables2And3(RunGroup):
 
     def _variants(self) -> list[Variant]:
         """Return the networks of the paper, each followed by its trained variants."""
-        trained = {_variant(outcome) for outcome in self.outcomes if outcome.options.basis_steps is None}
+        trained = {variant for outcome in self.outcomes if (variant := _variant(outcome)).steps is None}
         return sorted(trained | {Variant(model) for model in PAPER}, key=_position)
 
-    def _row(self, variant: Variant, steps: int | None = None) -> TableRow:
-        members = [
-            outcome for outcome in self.outcomes if (_variant(outcome), outcome.options.basis_steps) == (variant, steps)
-        ]
-        return TableRow(variant.name, members)
+    def _row(self, variant: Variant) -> TableRow:
+        return TableRow(variant.name, [outcome for outcome in self.outcomes if _variant(outcome) == variant])
 
     def _bases(self) -> list[TableRow]:
         """Return the rows of Table 3: by the steps of the descent, the optimum last."""
-        steps_of: dict[Variant, set[int]] = {}
-        for outcome in self.outcomes:
-            if outcome.options.basis_steps is not None:
-                steps_of.setdefault(_variant(outcome), set()).add(outcome.options.basis_steps)
+        stopped = {variant for outcome in self.outcomes if (variant := _variant(outcome)).steps is not None}
         rows = []
-        for variant in sorted(steps_of, key=_position):
+        for variant in sorted(stopped | {variant._replace(steps=None) for variant in stopped}, key=_position):
+            name = "optimum" if variant.steps is None else f"{variant.steps} step{'' if variant.steps == 1 else 's'}"
             suffix = variant.name.removeprefix(PAPER[_DISCO].name)
-            for steps in (*sorted(steps_of[variant]), None):
-                name = "optimum" if steps is None else f"{steps} step{'' if steps == 1 else 's'}"
-                rows.append(TableRow(f"{name}{suffix}", self._row(variant, steps).outcomes))
+            rows.append(TableRow(f"{name}{suffix}", self._row(variant).outcomes))
         return rows
 
     def _over_wrn(self, row: TableRow) -> float | None:
@@ -171,11 +166,12 @@ def _variant(outcome: Outcome) -> Variant:
     defaults = default_options(outcome.options.model)
     values = {name: getattr(outcome.options, name) for name in ("layout", "pools")}
     changed = {name: value for name, value in values.items() if value != defaults.get(name)}
-    return Variant(outcome.options.model, **changed)
+    return Variant(outcome.options.model, **changed, steps=outcome.options.basis_steps)
 
 
-def _position(variant: Variant) -> tuple[int, str, str]:
-    return list(PAPER).index(variant.model), variant.layout or "", variant.pools or ""
+def _position(variant: Variant) -> tuple[int, str, str, float]:
+    steps = math.inf if variant.steps is None else variant.steps
+    return list(PAPER).index(variant.model), variant.layout or "", variant.pools or "", steps
 
 
 def _seconds_by_machine(row: TableRow) -> dict[str, float]:

@@ -152,7 +152,7 @@ def make_evaluation(
             f"these images have {len(classes)} ({classes[0]}...)"
         )
     first = list(range(min(_EQUIVARIANCE_IMAGES, len(sets["test"]))))
-    images = sets["test"].transform(sets["test"].read(first, 0), first, 0)
+    gray = sets["test"].transform(sets["test"].read(first, 0), first, 0).mean(1, keepdim=True)
     return Evaluation(
         sets=sets,
         total=count,
@@ -160,9 +160,7 @@ def make_evaluation(
         same_data=key == metadata["test"],
         cache_key=key,
         bins=lambda kind, errors: [_bin(sizes[kind], errors)],
-        equivariance_error=partial(
-            error_of_layers, images=images.mean(1, keepdim=True), scales=SETTINGS["stl10"], border=0.25
-        ),
+        equivariance_error=partial(error_of_layers, images=gray, scales=SETTINGS["stl10"], border=0.25),
     )
 
 
