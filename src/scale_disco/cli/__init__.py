@@ -1,7 +1,5 @@
 """The command `disco`: every command is a module with `add` (its arguments) and `run`."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import errno

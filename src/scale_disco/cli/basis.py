@@ -1,7 +1,5 @@
 """`disco basis`: solve a discrete basis; print, plot or save it."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`disco completion`: scripts that complete commands, options and values in a shell."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass

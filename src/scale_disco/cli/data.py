@@ -1,7 +1,5 @@
 """`disco data`: create, download and verify data sets. Each data set has its part in the folder of its task."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

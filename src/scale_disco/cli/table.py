@@ -1,7 +1,5 @@
 """`disco table`: tested runs next to the paper's results."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`disco test`: test error of a trained network, also at scales outside the training range."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

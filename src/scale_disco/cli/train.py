@@ -1,7 +1,5 @@
 """`disco train`: train a network of the paper."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Layers of the methods that the paper compares with."""
 
-from __future__ import annotations
-
 from ...checks import check_count
 
 

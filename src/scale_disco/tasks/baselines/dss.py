@@ -1,7 +1,5 @@
 """Deep scale spaces (Worrall and Welling 2019): Gaussian blur lifts the image, dilated convolutions follow."""
 
-from __future__ import annotations
-
 import math
 
 import torch

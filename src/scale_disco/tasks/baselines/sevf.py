@@ -3,8 +3,6 @@
 A vector field is [B, C, 2, H, W]: its length is the largest response over scales, its direction codes the scale.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Locally scale-invariant convolution, SI-ConvNet (Kanazawa et al. 2014): rescale, convolve, rescale back, maximize."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Scale-invariant columns, SiCNN (Xu et al. 2014): a column for every scale, with one kernel resized to each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Scale-steerable networks, SS-CNN (Ghosh and Gupta 2019): log-radial harmonics, scaled by a phase rotation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

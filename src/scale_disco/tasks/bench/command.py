@@ -1,7 +1,5 @@
 """`disco bench`: cost of layers and networks, compared with dense kernels, plain `F.conv2d` calls and plain layers."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Plots of the cost over the number of scales."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 _COLORS = {OURS: figures.OURS, DENSE: "#c0392b", LOWER_BOUND: "#e8a33d", PLAIN: "#b8b8b8"}
 
 
-def plot_growth(growth: Mapping[str, Mapping[int, float]]) -> Figure:
+def plot_growth(growth: Mapping[str, Mapping[int, float]]) -> "Figure":
     """Plot seconds over the number of scales, a line per contender; both axes are logarithmic."""
     figure = figures.new_figure(6.5, 4)
     axis = figure.subplots()

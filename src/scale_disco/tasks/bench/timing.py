@@ -4,8 +4,6 @@ Absolute times mean little on a shared machine. All contenders run in turns in o
 them alike, and are compared round by round.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import os
@@ -54,7 +52,7 @@ class Cost:
     def median(self) -> float:
         return statistics.median(self.seconds)
 
-    def ratio(self, other: Cost) -> tuple[float, float, float]:
+    def ratio(self, other: "Cost") -> tuple[float, float, float]:
         """Return the ratio of times, round by round: median, first and last quartile."""
         ratios = [mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True)]
         low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3

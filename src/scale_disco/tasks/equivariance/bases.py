@@ -1,7 +1,5 @@
 """The bases that the paper compares, by experiment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`disco equivariance`: the equivariance error of all bases on the same images."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

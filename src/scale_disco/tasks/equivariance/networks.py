@@ -1,7 +1,5 @@
 """The equivariance error of the basis of a network."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from ...equivariance import basis_error

@@ -1,7 +1,5 @@
 """Plots of bases and their equivariance errors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 _MAX_FUNCTIONS = 9  # columns of a plotted basis
 
 
-def plot_basis(basis: Basis) -> Figure:
+def plot_basis(basis: Basis) -> "Figure":
     """Plot functions as columns and scales as rows, on one pixel grid: the right half of the paper's Fig. 2."""
     if basis.spatial_dims == 3:
         raise ValueError("plot_basis: expected a basis of 1 or 2 spatial dimensions, got 3")
@@ -43,7 +41,7 @@ def plot_basis(basis: Basis) -> Figure:
     return figure
 
 
-def plot_errors(errors: Mapping[str, Mapping[str, float]], taps: Mapping[str, int], title: str) -> Figure:
+def plot_errors(errors: Mapping[str, Mapping[str, float]], taps: Mapping[str, int], title: str) -> "Figure":
     """Plot error and cost of every basis as bars, on a logarithmic axis; an exact basis has no bar.
 
     Args:

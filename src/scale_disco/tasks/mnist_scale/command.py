@@ -1,7 +1,5 @@
 """`disco data mnist-scale`: build the splits of MNIST-scale, or verify existing files."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

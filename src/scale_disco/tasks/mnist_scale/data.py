@@ -5,8 +5,6 @@ of MNIST, each scaled by a random factor in [0.3, 1]. As in the authors' code, s
 global generator, Python's generator draws the factors, and Pillow's bicubic transform about pixel 14 gives the pixels.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import io

@@ -4,8 +4,6 @@ All take images [B, 1, 28, 28] and upsample them by 2 before the first convoluti
 images work in multiples of 28 pixels: the windows of the last pool grow with them, so that its output is always 2x2.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -5,8 +5,6 @@ largest response of each of 24 channels over scales and positions; only the kern
 any size from 28 pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Runs next to the paper's Table 1."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Self

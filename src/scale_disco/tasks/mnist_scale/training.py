@@ -1,7 +1,5 @@
 """Training on MNIST-scale, the experiment of Table 1."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `disco quickstart` writes the results to one HTML page.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import statistics

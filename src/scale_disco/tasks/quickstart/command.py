@@ -1,7 +1,5 @@
 """`disco quickstart`: a tour of the library in minutes, with an HTML report."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -1,7 +1,5 @@
 """A self-contained HTML page of figures, tables and commands."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence
@@ -17,7 +15,7 @@ _WIDTH = 5.0  # maximum of figures, in inches
 class PageFigure(NamedTuple):
     """A matplotlib figure and its alternative text."""
 
-    figure: Figure
+    figure: "Figure"
     alt: str
 
 

@@ -1,7 +1,5 @@
 """Text and figures of the quickstart report; every number comes from the measured document."""
 
-from __future__ import annotations
-
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence

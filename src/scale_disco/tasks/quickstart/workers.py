@@ -1,7 +1,5 @@
 """Worker processes that train and test networks, one thread each."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import queue

@@ -1,7 +1,5 @@
 """Datasets and batches, in an order and with an augmentation that depend on nothing but seed and epoch."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Evaluation of a trained network: test images, and images smaller and larger than any in training."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -147,7 +145,7 @@ def bins_of(result: dict[str, Any]) -> list[ScaleBin]:
 def _predict(
     network: nn.Module,
     sets: dict[str, LabeledDataset],
-    cache: _PredictionCache,
+    cache: "_PredictionCache",
     device: torch.device | str,
     progress: Progress | None,
 ) -> dict[str, np.ndarray]:

@@ -1,7 +1,5 @@
 """The experiments of `disco train`, `disco test` and `disco table`, imported when asked for. Add a new one here."""
 
-from __future__ import annotations
-
 from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -113,6 +111,6 @@ EXPERIMENTS: Mapping[str, Experiment] = _LazyRegistry(
         "scene": "scene.training:EXPERIMENT",
     }
 )
-TABLES: Mapping[str, type[RunGroup]] = _LazyRegistry(
+TABLES: Mapping[str, "type[RunGroup]"] = _LazyRegistry(
     {"mnist-scale": "mnist_scale.table:Table1", "stl10": "stl10.table:Tables2And3"}
 )

@@ -1,7 +1,5 @@
 """The training loop: train a network in a folder, and resume it after any epoch."""
 
-from __future__ import annotations
-
 import copy
 import datetime
 import io
@@ -132,37 +130,6 @@ def _on_cpu(placement: dict[str, Any]) -> bool:
 def _strategy(module: TrainingModule) -> DDPStrategy:
     unused = any(name.rpartition(".")[2] == "unused" for name, _ in module.network.named_parameters())
     return DDPStrategy(find_unused_parameters=unused or module.unfreezes)
-
-
-def _fit(
-    module: TrainingModule, batches: _Batches, checkpoints: _CheckpointCallback, *, placement: dict[str, Any], bar: bool
-) -> None:
-    """Train, from the last checkpoint of the folder if it has one."""
-    last = checkpoints.out / LAST if (checkpoints.out / LAST).is_file() else None
-    if last is not None:
-        _check_weights(last, module)
-    recipe, signals = module.recipe, _SignalCallback()
-    with _lightning_contained(), signals.reraised():
-        trainer = L.Trainer(
-            max_epochs=recipe.epochs,
-            **placement,
-            precision=_PRECISIONS[recipe.precision],  # type: ignore[arg-type]
-            accumulate_grad_batches=recipe.accumulate,
-            gradient_clip_val=recipe.clip,
-            use_distributed_sampler=False,
-            deterministic=True if _on_cpu(placement) else "warn",  # GPUs lack some algorithms
-            num_sanity_val_steps=0,
-            limit_val_batches=1.0 if batches.data.validation else 0,
-            enable_model_summary=False,
-            enable_progress_bar=bar,
-            logger=TensorBoardLogger(checkpoints.out, name="", version="tensorboard"),
-            log_every_n_steps=min(10, module.steps * recipe.accumulate),
-            callbacks=[checkpoints, signals, *([_Bar()] if bar else [])],
-            plugins=[_AtomicCheckpointIO()],
-        )
-        if last is None:
-            module.prepare(batches.data.train)
-        trainer.fit(module, datamodule=batches, ckpt_path=last, weights_only=True)
 
 
 class _Batches(L.LightningDataModule):
@@ -299,6 +266,37 @@ class _CheckpointCallback(Checkpoint):
             self.record["finished"] = _now()
         write_record(self.out, self.record)
         write_csv(self.out / EPOCHS, rows)
+
+
+def _fit(
+    module: TrainingModule, batches: _Batches, checkpoints: _CheckpointCallback, *, placement: dict[str, Any], bar: bool
+) -> None:
+    """Train, from the last checkpoint of the folder if it has one."""
+    last = checkpoints.out / LAST if (checkpoints.out / LAST).is_file() else None
+    if last is not None:
+        _check_weights(last, module)
+    recipe, signals = module.recipe, _SignalCallback()
+    with _lightning_contained(), signals.reraised():
+        trainer = L.Trainer(
+            max_epochs=recipe.epochs,
+            **placement,
+            precision=_PRECISIONS[recipe.precision],  # type: ignore[arg-type]
+            accumulate_grad_batches=recipe.accumulate,
+            gradient_clip_val=recipe.clip,
+            use_distributed_sampler=False,
+            deterministic=True if _on_cpu(placement) else "warn",  # GPUs lack some algorithms
+            num_sanity_val_steps=0,
+            limit_val_batches=1.0 if batches.data.validation else 0,
+            enable_model_summary=False,
+            enable_progress_bar=bar,
+            logger=TensorBoardLogger(checkpoints.out, name="", version="tensorboard"),
+            log_every_n_steps=min(10, module.steps * recipe.accumulate),
+            callbacks=[checkpoints, signals, *([_Bar()] if bar else [])],
+            plugins=[_AtomicCheckpointIO()],
+        )
+        if last is None:
+            module.prepare(batches.data.train)
+        trainer.fit(module, datamodule=batches, ckpt_path=last, weights_only=True)
 
 
 def _epoch_line(rows: list[dict[str, Any]], epochs: int) -> str:

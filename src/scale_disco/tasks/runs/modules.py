@@ -1,7 +1,5 @@
 """Lightning modules that train a network by a recipe: their base, and the one of classifiers."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Options of training runs: frozen dataclasses, whose fields are the options of `disco train`."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Plots of the classification error, over the scale of images and over the equivariance error."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +24,7 @@ def plot_error_over_scale(
     trained: tuple[float, float],
     subject: str = "digits",
     bars: str = "binomial standard deviations",
-) -> Figure:
+) -> "Figure":
     """Plot the classification error over the scale of images, a line per network; the range `trained` is shaded.
 
     Ranges of a single scale form one line, others one line per kind. `subject` is what the images show, `bars` what the
@@ -81,7 +79,7 @@ class Point(NamedTuple):
 
 def plot_equivariance_and_error(
     ours: Sequence[Point], paper: Sequence[Point], data: tuple[str, str] | None = None
-) -> Figure:
+) -> "Figure":
     """Plot the classification error over the equivariance error: the right half of the paper's Fig. 1, next to ours.
 
     `data` are the names of our data and the paper's if they differ; then each has its own error axis.

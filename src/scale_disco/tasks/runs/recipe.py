@@ -1,7 +1,5 @@
 """How networks are trained: the optimizer, and the learning rate schedule."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterable

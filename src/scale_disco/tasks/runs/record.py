@@ -9,8 +9,6 @@ test.json          results of `disco test`
 answers.npz        predicted class of every image with the best weights; answers-last.npz: with the last
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Results of runs, and tables of them next to the paper's."""
 
-from __future__ import annotations
-
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

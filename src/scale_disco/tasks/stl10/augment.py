@@ -1,7 +1,5 @@
 """The paper's augmentation of images, on whole batches: random crops, horizontal flips, and cutout."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """`disco data stl10`: download STL-10, or verify existing files."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -4,8 +4,6 @@ An image is 3 x 96 x 96 bytes without a header: red, green, blue, in column-majo
 another number of images are read as well, but not called STL-10.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import json

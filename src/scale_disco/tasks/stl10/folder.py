@@ -1,7 +1,5 @@
 """Image folders with a subfolder for each class, as data sets: the user's own data."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import warnings

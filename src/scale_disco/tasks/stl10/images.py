@@ -1,7 +1,5 @@
 """Labeled images in memory, from any source."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +21,7 @@ class ImageSet(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    def take(self, rows: np.ndarray | slice) -> ImageSet:
+    def take(self, rows: np.ndarray | slice) -> "ImageSet":
         """Return a subset of the images.
 
         Example:

@@ -1,7 +1,5 @@
 """Images of STL-10 or of a folder, behind one function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

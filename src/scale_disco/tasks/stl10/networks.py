@@ -4,8 +4,6 @@ All share one skeleton of pre-activation blocks and differ in its layers. They t
 96x96 in STL-10, and end in global average pooling. Those of the paper have depth 16 and width 8.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Runs next to the paper's Tables 2 and 3."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

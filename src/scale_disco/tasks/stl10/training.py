@@ -1,7 +1,5 @@
 """Training on STL-10 or on images in folders, the experiment of Tables 2 and 3."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import warnings
