@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     )
     terminal.suggest(prior, ["image", "white", "photos", "digits"], folders=True)
     basis.add_argument(
-        "--support", type=int, nargs="+", metavar="SIDE", help="size of solved stencils, one or per scale"
+        "--support", type=int, nargs="+", metavar="SIDE", help="size of the solved stencils, one for all or per scale"
     )
     solver = basis.add_argument(
         "--solver", default="exact", help="exact, or gradient: gradient descent as in the paper (default exact)"

@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     add_out(data, "the data to this folder (default data)", folder=True, default=Path("data"))
     source = data.add_mutually_exclusive_group()
     source.add_argument(
-        "--download", action="store_true", help="first download MNIST to OUT/mnist or STL-10 to OUT/stl10_binary"
+        "--download", action="store_true", help="download MNIST to OUT/mnist, or STL-10 to OUT/stl10_binary, first"
     )
     for name, module in _DATASETS.items():
         module.add(data.add_argument_group(f"options of {name}"), source)

@@ -144,11 +144,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _given(options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in vars(options).items()
-        if (name in _OWNERS or name in _OTHERS) and value is not None
-    }
+    names = _OWNERS.keys() | _OTHERS.keys()
+    return {name: value for name, value in vars(options).items() if name in names and value is not None}
 
 
 def _configured(options: argparse.Namespace) -> dict[str, Any]:

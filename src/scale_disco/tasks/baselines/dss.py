@@ -19,11 +19,8 @@ class ScaleSpace(FixedTensors):
     """Gaussian scale space of an image: [B, C, H, W] -> [B, C, S, H, W]; the blur doubles with the scale.
 
     Scale k is filtered with the discrete Gaussian `e^-t I_|x|(t)` of variance `t = sigma^2 (4^k - 1)`, which takes an
-    image of blur `sigma` to `2^k sigma`. It is truncated at four standard deviations; the padding is zero.
-
-    Args:
-        scales: Number of scales, including the image.
-        sigma: Assumed blur of the image, in pixels.
+    image of blur `sigma`, in pixels, to `2^k sigma`. It is truncated at four standard deviations; the padding is zero.
+    S = `scales` includes the image.
 
     Example:
         >>> ScaleSpace(3)(torch.randn(2, 1, 28, 28)).shape

@@ -142,15 +142,13 @@ Measured = list[tuple[Case, str, dict[str, timing.Cost]]]  # case, row, cost of 
 
 def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -> Measured:
     measured: Measured = []
-    rounds, total = itertools.count(1), len(cases) * repeats
+    ticks, total = itertools.count(1), len(cases) * repeats
     with terminal.Progress("timing") as progress:
         for case in cases:
             torch.manual_seed(seed)
             with device:  # layers and inputs are created there
                 steps = case.steps()
-            costs = timing.measure(
-                steps, repeats=repeats, device=device, progress=lambda: progress(next(rounds), total)
-            )
+            costs = timing.measure(steps, repeats=repeats, device=device, progress=lambda: progress(next(ticks), total))
             for row in dict.fromkeys(row for row, _ in costs):
                 measured.append((case, row, {name: cost for (r, name), cost in costs.items() if r == row}))
     return measured

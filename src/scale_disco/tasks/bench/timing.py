@@ -164,7 +164,8 @@ def measure(
     """
     flops = {name: count_flops(step) for name, step in steps.items()}
     peaks = {name: peak_memory(step) for name, step in steps.items()}
-    wait = _wait(device)
+    kind = "cpu" if device is None else device.type
+    wait: Step = getattr(torch, kind).synchronize  # on CPUs it does nothing
     seconds: dict[Name, list[float]] = {name: [] for name in steps}
     order = list(steps)
     for _ in range(repeats):
@@ -178,13 +179,6 @@ def measure(
         if progress is not None:
             progress()
     return {name: Cost(tuple(seconds[name]), flops[name], peaks[name]) for name in steps}
-
-
-def _wait(device: torch.device | None) -> Step:
-    if device is None or device.type == "cpu":
-        return lambda: None
-    synchronize: Step = getattr(torch, device.type).synchronize
-    return synchronize
 
 
 def count_flops(step: Step) -> int:

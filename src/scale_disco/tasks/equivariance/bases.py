@@ -30,9 +30,7 @@ def disco_basis(setting: str, **options: Any) -> Basis:
 def compared_bases(setting: str, **operator: Any) -> dict[str, Basis]:
     """Return the bases of a setting by name, the discrete ones mixed as in the authors' networks.
 
-    Args:
-        setting: One of `SETTINGS`.
-        operator: `mode` and `antialias` of the rescaling operator that discrete bases are solved for.
+    `operator` is `mode` and `antialias` of the rescaling operator that discrete bases are solved for.
 
     Example:
         >>> list(compared_bases("stl10"))

@@ -44,10 +44,7 @@ def plot_basis(basis: Basis) -> "Figure":
 def plot_errors(errors: Mapping[str, Mapping[str, float]], taps: Mapping[str, int], title: str) -> "Figure":
     """Plot error and cost of every basis as bars, on a logarithmic axis; an exact basis has no bar.
 
-    Args:
-        errors: By basis, then by the name of the images.
-        taps: Multiplications per output pixel of every basis.
-        title: Title of the figure.
+    Errors are by basis, then by the name of the images; `taps` are the multiplications per output pixel.
     """
     names = list(errors)[::-1]
     sources = list(dict.fromkeys(source for row in errors.values() for source in row))

@@ -41,6 +41,8 @@ def run(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name} must be at least 1, got {value}")
     device = chosen_device(options)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    activate = Path(sys.prefix) / "bin" / "activate"
+    activate = activate.relative_to(Path.cwd()) if activate.is_relative_to(Path.cwd()) else activate
     plan = QuickstartPlan(
         options.out,
         seeds=tuple(range(options.seed, options.seed + options.seeds)),
@@ -50,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
         threads=options.threads or 1,
         device=str(device),
         call=options.call,
-        activate=None if shutil.which("disco") else f"source {shlex.quote(str(_activate()))}",
+        activate=None if shutil.which("disco") else f"source {shlex.quote(str(activate))}",
     )
     path = options.out / REPORT
     try:
@@ -61,9 +63,3 @@ def run(options: argparse.Namespace) -> None:
         raise
     hint = f" Before its commands, run: {plan.activate}" if plan.activate else ""
     show(options, document, f"The report is {path}: open it in a browser.{hint}")
-
-
-def _activate() -> Path:
-    """Return the activation script of this environment."""
-    file = Path(sys.prefix) / "bin" / "activate"
-    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file

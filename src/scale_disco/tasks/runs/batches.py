@@ -14,7 +14,19 @@ from torch.utils.data import DataLoader, Sampler
 _BATCH, _PIXELS = 250, 400_000  # maximum number of images, and of their pixels, in a batch without gradients
 
 
-class Dataset(ABC):
+class Batch(NamedTuple):
+    """Images as read, targets and rows; and the weight of its gradient, 1 on average over micro-batches."""
+
+    images: Tensor
+    labels: Tensor
+    rows: list[int]
+    weight: float
+
+
+_Key = tuple[int, list[int], float]  # epoch, rows, weight
+
+
+class Dataset(data.Dataset[Batch], ABC):
     """Images with targets, read several rows at a time."""
 
     pixels: int  # of an image, which bound the batch size without gradients
@@ -35,6 +47,10 @@ class Dataset(ABC):
         """Return what the network takes, from images that were read; runs on the network's device."""
         return images
 
+    def __getitem__(self, key: _Key) -> Batch:
+        epoch, rows, weight = key
+        return Batch(self.read(rows, epoch), self.targets(rows, epoch), rows, weight)
+
 
 class LabeledDataset(Dataset):
     """Images with labels."""
@@ -46,18 +62,6 @@ class LabeledDataset(Dataset):
 
     def targets(self, rows: Sequence[int], epoch: int) -> Tensor:
         return torch.from_numpy(self.labels[rows].astype(np.int64))
-
-
-class Batch(NamedTuple):
-    """Images as read, targets and rows; and the weight of its gradient, 1 on average over micro-batches."""
-
-    images: Tensor
-    labels: Tensor
-    rows: list[int]
-    weight: float
-
-
-_Key = tuple[int, list[int], float]  # epoch, rows, weight
 
 
 def combined_seed(*parts: int) -> int:
@@ -90,7 +94,7 @@ def evaluation_batch_size(dataset: Dataset, maximum: int) -> int:
 
 def _loader(dataset: Dataset, keys: Sampler[_Key] | list[_Key], pin: bool) -> DataLoader[Batch]:
     # With a generator of its own, the loader draws nothing from the global one.
-    return DataLoader(_ByKey(dataset), sampler=keys, batch_size=None, generator=torch.Generator(), pin_memory=pin)
+    return DataLoader(dataset, sampler=keys, batch_size=None, generator=torch.Generator(), pin_memory=pin)
 
 
 class _BatchSampler(Sampler[_Key]):
@@ -113,12 +117,3 @@ class _BatchSampler(Sampler[_Key]):
             for part in torch.tensor_split(batch, self.parts):
                 rows = part[self.rank :: self.world].tolist()
                 yield self.epoch, rows, len(rows) * self.world * self.parts / len(batch)
-
-
-class _ByKey(data.Dataset[Batch]):
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
-
-    def __getitem__(self, key: _Key) -> Batch:
-        epoch, rows, weight = key
-        return Batch(self.dataset.read(rows, epoch), self.dataset.targets(rows, epoch), rows, weight)

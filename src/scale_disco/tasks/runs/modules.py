@@ -23,12 +23,9 @@ class NonFiniteError(ValueError):
 
 
 class TrainingModule(L.LightningModule):
-    """Trains a network by a recipe. An epoch depends on nothing but the weights, the seed and the epoch.
+    """Trains a network by a recipe, with `steps` steps per epoch.
 
-    Args:
-        network: The network to train.
-        options: Options of the run.
-        steps: Steps per epoch.
+    An epoch depends on nothing but the weights, the seed and the epoch.
     """
 
     unfreezes = False  # whether parameters are frozen in the first epochs and trained in later ones

@@ -13,7 +13,7 @@ def add(group: argparse._ArgumentGroup, source: argparse._MutuallyExclusiveGroup
     """Add the options of this data set."""
     source.add_argument("--root", type=Path, metavar="DIR", help="folder with STL-10's files (default: OUT)")
     group.add_argument(
-        "--check", action="store_true", help="recompute checksums, and fail for files that are not STL-10's"
+        "--check", action="store_true", help="recompute the checksums, and fail for other files than STL-10's"
     )
 
 
