@@ -383,7 +383,7 @@ def test_a_damaged_image_is_one_line(trained_run, image_folder, tmp_path, capsys
     other = shutil.copytree(image_folder, tmp_path / "other")
     (other / "test" / "lying" / "0.png").write_bytes(b"no image")
     assert main(["test", str(run), "--data", str(other)]) == 1
-    assert_one_line(capsys, "test", "0.png: cannot read this image")
+    assert_one_line(capsys, "test", "0.png: not an image in a supported format")
 
 
 def test_resume_refuses_other_images(trained_run, image_folder, tmp_path, capsys):

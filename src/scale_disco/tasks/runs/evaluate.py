@@ -103,7 +103,7 @@ def _reason_not_to_record(run: Path, status: str, evaluation: Evaluation, result
 
 
 def trained(run: Path, checkpoint: str | None = None) -> nn.Module:
-    """Return the network of a run with its "best" or "last" weights (default: the recipe's), in eval mode."""
+    """Return the network of a run in eval mode, without gradients; `checkpoint` is as in `evaluate`."""
     record = read_record(run)
     options, metadata = options_of(record), record.get(METADATA, {})
     path = _weights(run, checkpoint or options.full_recipe.weights)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...files import reason
 from ...models import create_model, default_options, list_models
 from ..equivariance.bases import SETTINGS
 from ..equivariance.networks import error_of_layers
@@ -202,18 +200,10 @@ class ImageFileDataset(LabeledDataset):
         self.files, self.augment, self.side, self.pixels = files, augment, side, side**2
 
     def read(self, rows: Sequence[int], epoch: int) -> Tensor:
-        return torch.from_numpy(np.stack([self._decode(self.files[row].path) for row in rows]))
+        return torch.from_numpy(np.stack([decode(self.files[row].path, self.side) for row in rows]))
 
     def transform(self, images: Tensor, rows: Sequence[int], epoch: int) -> Tensor:
         return self.augment.normalize(images)
-
-    def _decode(self, path: Path) -> np.ndarray:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of Pillow, on odd metadata
-                return decode(path, self.side)
-        except Exception as error:  # a damaged image makes Pillow raise a dozen types
-            raise ValueError(f"{path}: cannot read this image ({reason(error)}); fix or remove it") from error
 
 
 def _test_files(options: Stl10Options, folder: Path) -> list[ImageFile]:
