@@ -501,7 +501,7 @@ ERRORS = {
     "precision": (["--precision", "8"], 1, "--precision must be one of 32, 16, bf16, got '8'"),
     "no GPU": (["--precision", "16", "--device", "cpu"], 1, "--precision 16 needs a GPU"),
     "format": (["--format", "zip"], 1, "--format must be one of stl10, folder"),
-    "side": (["--side", "48"], 1, "other choices need --format folder"),
+    "side": (["--side", "48"], 1, "for others use --format folder"),
     "another experiment": (["--split", "0"], 2, "--split is not an option of stl10"),
     "fold": (["--fold", "10"], 1, "fold"),
 }
