@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scale_disco.files import parse_json, plain, read_bytes, read_json, write, written_atomically
+from scale_disco.files import parse_json, plain, read_bytes, read_json, reason, write, written_atomically
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_no_draft(tmp_path):
@@ -146,6 +146,12 @@ def test_reading_stops_at_the_size_limit(tmp_path):
 def test_documents_nested_too_deeply_are_refused(start):
     with pytest.raises(ValueError, match=r"^it is nested too deeply$"):
         parse_json(start * 100_000)
+    assert parse_json('{"a": [1, 2]}') == {"a": [1, 2]}
+
+
+def test_reason_of_an_error_is_its_first_line_or_its_type():
+    assert reason(ValueError("first\nsecond")) == "first"
+    assert reason(EOFError()) == "EOFError"
 
 
 @given(st.text() | st.text().map(lambda text: 300 * text))

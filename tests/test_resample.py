@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale_disco import resample
-from scale_disco.resample import kernel_weights, resample_matrix
+from scale_disco.resample import canonical_mode, kernel_weights, resample_matrix
 
 MODES = ["nearest", "nearest-exact", "linear", "cubic"]
 
@@ -105,6 +105,11 @@ def test_weights_on_an_infinite_image_sum_to_one():
         for antialias in (False, True):
             weights = kernel_weights(where, torch.arange(-12, 13), 2.7, mode, antialias)
             torch.testing.assert_close(weights.sum(-1), torch.ones_like(where))
+
+
+def test_modes_of_torch_are_aliases():
+    names = ("bilinear", "trilinear", "bicubic", "nearest", "cubic")
+    assert [canonical_mode(name) for name in names] == ["linear", "linear", "cubic", "nearest", "cubic"]
 
 
 @pytest.mark.parametrize(

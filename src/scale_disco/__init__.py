@@ -1,16 +1,7 @@
 """Accurate scale-equivariant convolution for PyTorch (DISCO)."""
 
-from .basis import (
-    Basis,
-    BSplineBasis,
-    DiscreteBasis,
-    FourierBesselBasis,
-    HermiteBasis,
-    LogRadialBasis,
-    Stencil,
-    hermite_mixing,
-    hermite_mixing_preset,
-)
+from .basis import Basis, BSplineBasis, DiscreteBasis, FourierBesselBasis, HermiteBasis, LogRadialBasis, Stencil
+from .basis.hermite import hermite_mixing, hermite_mixing_preset
 from .convert import to_scale_equivariant
 from .equivariance import assert_equivariant, equivariance_error
 from .export import bake

@@ -73,7 +73,7 @@ def equivariance_error(
         >>> equivariance_error(lambda images: 2 * images, torch.rand(1, 1, 32, 32), [1, 2])
         0.0
     """
-    with _evaluating(mapping):
+    with evaluated(mapping):
         errors = _relative(_norms(mapping, images, as_scales(scales), mode, antialias, border, spatial_dims))
     return errors if per_step else sum(errors.values())
 
@@ -98,7 +98,7 @@ def assert_equivariant(
     Example:
         >>> assert_equivariant(torch.nn.Identity(), torch.rand(1, 1, 32, 32), [1, 2 ** 0.5, 2])
     """
-    with _evaluating(mapping):
+    with evaluated(mapping):
         errors = _relative(_norms(mapping, images, as_scales(scales), mode, antialias, border, spatial_dims))
     total = sum(errors.values())
     if not total <= tolerance:
@@ -158,12 +158,15 @@ def _relative(norms: Norms) -> dict[float, float]:
 
 
 @contextmanager
-def _evaluating(mapping: Mapping) -> Iterator[None]:
-    training = [m for m in mapping.modules() if m.training] if isinstance(mapping, torch.nn.Module) else []
+def evaluated(*mappings: Mapping) -> Iterator[None]:
+    """Call networks in evaluation mode and without gradients, then restore their modes."""
+    networks = [mapping for mapping in mappings if isinstance(mapping, torch.nn.Module)]
+    training = [module for network in networks for module in network.modules() if module.training]
     try:
         for module in training:
             module.training = False
-        yield
+        with torch.no_grad():
+            yield
     finally:
         for module in training:
             module.training = True
@@ -177,9 +180,8 @@ def _norms(
         raise ValueError(f"equivariance_error: expected at least two scales, got {scales}")
     pixels = isinstance(border, Integral)
     if isinstance(border, bool) or not isinstance(border, Real) or not border >= 0 or not (pixels or border < 0.5):
-        raise ValueError(
-            f"equivariance_error: border must be pixels >= 0 or a fraction of a side < 0.5, got {border!r}"
-        )
+        rule = "border must be pixels >= 0 or a fraction of a side < 0.5"
+        raise ValueError(f"equivariance_error: {rule}, got {border!r}")
     if len(images) == 0:
         raise ValueError(f"equivariance_error: expected at least one image, got shape {tuple(images.shape)}")
     response = mapping(images)
@@ -188,21 +190,15 @@ def _norms(
     if dims is None:
         dims = images.ndim - 2 if response.ndim == images.ndim + 1 else {3: 1, 4: 2, 5: 2, 6: 3}.get(images.ndim)
     if dims not in (1, 2, 3) or images.ndim not in (dims + 2, dims + 3):
-        raise ValueError(
-            f"equivariance_error: expected images [B, C, ...] or feature maps [B, C, S, ...] with 1 to 3 spatial axes, "
-            f"got shape {tuple(images.shape)}"
-        )
+        rule = "expected images [B, C, ...] or feature maps [B, C, S, ...] with 1 to 3 spatial axes"
+        raise ValueError(f"equivariance_error: {rule}, got shape {tuple(images.shape)}")
     if response.ndim not in (2, dims + 2, dims + 3):
-        raise ValueError(
-            f"equivariance_error: expected output [B, C, S, ...], [B, C, ...] or [B, C] with {dims} spatial axes, "
-            f"got shape {tuple(response.shape)}"
-        )
+        rule = f"expected output [B, C, S, ...], [B, C, ...] or [B, C] with {dims} spatial axes"
+        raise ValueError(f"equivariance_error: {rule}, got shape {tuple(response.shape)}")
     for name, x in (("input", images), ("output", response)):
         if x.ndim == dims + 3 and x.shape[2] != len(scales):
-            raise ValueError(
-                f"equivariance_error: expected {name} [B, C, S, ...] with S = {len(scales)} (the scales), "
-                f"got shape {tuple(x.shape)}"
-            )
+            rule = f"expected {name} [B, C, S, ...] with S = {len(scales)} (the scales)"
+            raise ValueError(f"equivariance_error: {rule}, got shape {tuple(x.shape)}")
 
     def shrink(x: Tensor, ratio: float) -> Tensor:
         small = resample(x.reshape(-1, 1, *x.shape[x.ndim - dims :]), 1 / ratio, mode=mode, antialias=antialias)
@@ -235,10 +231,8 @@ def _inner(left: Tensor, right: Tensor, dims: int, border: float) -> tuple[Tenso
     for axis in range(left.ndim - dims, left.ndim):
         sides = left.shape[axis], right.shape[axis]
         if abs(sides[0] - sides[1]) > 1:
-            raise ValueError(
-                f"equivariance_error: rescaling the output gives {sides[0]} pixels, rescaling the input {sides[1]}; "
-                f'the mapping must keep the pixel grid (padding="same")'
-            )
+            why = f"rescaling the output gives {sides[0]} pixels, rescaling the input {sides[1]}"
+            raise ValueError(f'equivariance_error: {why}; the mapping must keep the pixel grid (padding="same")')
         side = min(sides)
         margin = int(border) if isinstance(border, Integral) else math.floor(side * border)
         if side <= 2 * margin:

@@ -5,7 +5,7 @@ import inspect
 import os
 import warnings
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, TypeGuard
 
 import torch
@@ -103,17 +103,14 @@ def export_program(module: nn.Module, example: Tensor) -> torch.export.ExportedP
     baked = bake(module)
     if len(example) == 1:  # torch.export specializes on axes of length 1
         example = torch.cat([example, example])
-    layers = [part for part in baked.modules() if isinstance(part, (BakedConvolution, ScaleConvolution))]
-    layers = [part for part in layers if not getattr(part, "folded", False)]
+    kinds = (BakedConvolution, ScaleConvolution)
+    layers = [part for part in baked.modules() if isinstance(part, kinds) and not getattr(part, "folded", False)]
     images = any(part.lifting for part in layers) or not layers
     fixed = (1,) if images else (1, 2)  # channels, and the scales of feature maps
     shape = {axis: torch.export.Dim.DYNAMIC for axis in range(example.ndim) if axis not in fixed}
     config: Any = torch.fx.experimental._config
     # Trace without assuming a batch of more than one image, if this version of torch can.
-    any_batch: AbstractContextManager[Any] = (
-        config.patch(backed_size_oblivious=True) if hasattr(config, "backed_size_oblivious") else nullcontext()
-    )
-    with any_batch:
+    with config.patch(backed_size_oblivious=True) if hasattr(config, "backed_size_oblivious") else nullcontext():
         return torch.export.export(baked, (example,), dynamic_shapes=(shape,))
 
 

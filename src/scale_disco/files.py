@@ -30,7 +30,6 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     itself; a new file in its place is unlocked and may be removed.
 
     Example:
-        >>> import tempfile
         >>> target = Path(tempfile.mkdtemp()) / "note.txt"
         >>> with written_atomically(target) as draft:
         ...     _ = draft.write_text("done")
@@ -173,12 +172,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def parse_json(content: str | bytes) -> Any:
-    """Return a JSON document, with ValueError instead of RecursionError if it is nested too deeply.
-
-    Example:
-        >>> parse_json('{"a": [1, 2]}')
-        {'a': [1, 2]}
-    """
+    """Return a JSON document, with ValueError instead of RecursionError if it is nested too deeply."""
     try:
         return json.loads(content)
     except RecursionError as error:
@@ -186,12 +180,7 @@ def parse_json(content: str | bytes) -> Any:
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type.
-
-    Example:
-        >>> reason(EOFError())
-        'EOFError'
-    """
+    """Return the first line of an error's message, or its type."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 

@@ -27,7 +27,5 @@ def unfold(x: Tensor, scales: int) -> Tensor:
         torch.Size([2, 3, 4, 5, 5])
     """
     if x.ndim < 2 or scales < 1 or x.shape[0] % scales:
-        raise ValueError(
-            f"unfold: expected [S * B, C, ...] with a batch divisible by {scales} scales, got shape {tuple(x.shape)}"
-        )
+        raise ValueError(f"unfold: expected [S * B, C, ...] divisible by {scales} scales, got shape {tuple(x.shape)}")
     return x.view(scales, x.shape[0] // scales, *x.shape[1:]).movedim(0, 2)

@@ -150,35 +150,32 @@ class ScaleHubMixin(ModelHubMixin):
             return basis
 
         config = fetch(_CONFIG)
-        with _explained(who, config, ValueError):
+        cannot_make = f"{who}: cannot make it from {config}"
+        with _explained(cannot_make, ValueError):
             content = read_bytes(config)
-        with _explained(who, config):
+        with _explained(cannot_make, Exception):
             arguments = json.loads(content.decode(), object_hook=decoded)
             if set(arguments) & set(cls.unsaved):
                 raise ValueError(f"{', '.join(cls.unsaved)} cannot be among what was saved")
             arguments = {**arguments, **options}
         weights = fetch(_WEIGHTS)
-        try:
+        with _explained(f"{who}: refused {weights}", SafetensorError, OSError):
             state = load_file(weights)
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{who}: refused {weights}: {plain(error)}") from error
         try:
             changed = read_bytes(config) != content
         except FileNotFoundError:  # removed until new weights are in place
             changed = True
         if changed:
             raise ValueError(f"{who}: {config.parent} was written while it was read: try again")
-        with _explained(who, config):
+        with _explained(cannot_make, Exception):
             cls._hub_check(arguments, state)
             network = cls(**arguments)
         module = cast(nn.Module, network).eval().get_submodule(cls._hub_weights)
-        try:
+        with _explained(f"{who}: refused {weights}", RuntimeError):
             for name, tensor in module.state_dict(keep_vars=True).items():  # cast to the precision of the file
                 if name in state and tensor.is_floating_point() and state[name].is_floating_point():
                     tensor.data = tensor.data.to(state[name].dtype)
             module.load_state_dict(state)
-        except RuntimeError as error:
-            raise ValueError(f"{who}: refused {weights}: {plain(error)}") from error
         return network
 
     @classmethod
@@ -190,7 +187,6 @@ class ScaleModel(nn.Module, ScaleHubMixin):
     """A network of `create_model` that can be saved; it is `network` inside, and weights keep its names.
 
     Example:
-        >>> import torch
         >>> ScaleModel("mnist/disco")(torch.randn(2, 1, 28, 28)).shape
         torch.Size([2, 10])
     """
@@ -217,13 +213,12 @@ class ScaleModel(nn.Module, ScaleHubMixin):
 
 
 @contextmanager
-def _explained(who: str, config: Path, kind: type[Exception] = Exception) -> Iterator[None]:
-    """Turn errors, of a document or a class, into ValueError."""
+def _explained(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of a file or a class into ValueError."""
     try:
         yield
-    except kind as error:
-        why = f"{type(error).__name__} {plain(reason(error))}"
-        raise ValueError(f"{who}: cannot make it from {config}: {why}") from error
+    except kinds as error:
+        raise ValueError(f"{what}: {type(error).__name__} {plain(error)}") from error
 
 
 def _encoded(value: object, bases: dict[str, Basis]) -> dict[str, Any]:

@@ -21,12 +21,7 @@ _SLACK = 1e-9  # keeps floor() of a product that should be an integer on that in
 
 
 def canonical_mode(mode: str) -> str:
-    """Return the name of an interpolation mode without its dimension: nearest, nearest-exact, linear or cubic.
-
-    Example:
-        >>> canonical_mode("bicubic")
-        'cubic'
-    """
+    """Return the name of an interpolation mode without its dimension: nearest, nearest-exact, linear or cubic."""
     name = _TORCH_NAMES.get(mode, mode) if isinstance(mode, str) else ""
     if name not in _RADIUS:
         raise ValueError(f"mode: expected one of {', '.join([*_RADIUS, *_TORCH_NAMES])}, got {mode!r}")

@@ -46,10 +46,10 @@ class Scales:
             if high <= low * (1 + TOLERANCE):
                 rule = "different" if math.isclose(high, low, rel_tol=TOLERANCE) else "in ascending order"
                 raise ValueError(f"Scales: scales must be {rule}, got {high:g} after {low:g}")
-        if self._factors[-1] > _MAX_RATIO * self._factors[0]:
+        low, high = self._factors[0], self._factors[-1]
+        if high > _MAX_RATIO * low:
             raise ValueError(
-                f"Scales: the largest scale must be at most {_MAX_RATIO:g} times the smallest, "
-                f"got {self._factors[0]:g} and {self._factors[-1]:g}"
+                f"Scales: the largest must be at most {_MAX_RATIO:g} times the smallest, got {low:g} and {high:g}"
             )
 
     @classmethod

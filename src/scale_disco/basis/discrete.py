@@ -2,8 +2,8 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -15,11 +15,10 @@ from torch import Tensor
 from ..checks import check_choice, check_count
 from ..resample import canonical_mode
 from ..scales import Scales, as_scales
-from .cpu import on_cpu, one_thread
 from .descent import Progress, descend
 from .prior import CorrelatedNoise, Prior, TooFewPixelsError, as_prior
 from .solve import Conditions, plan, predicted_errors, solve, total_error
-from .stencil import Basis, Stencil
+from .stencil import Basis, Stencil, on_cpu
 
 # Stencils grow as long as two more pixels a side reduce the predicted error by at least this fraction.
 SUPPORT_TOLERANCE = 0.05
@@ -27,6 +26,19 @@ _ROUNDING = 1e-12  # a smaller error is zero up to rounding
 _CACHE_SIZE = 128  # solved bases in memory; the oldest is dropped first
 _SOLVED: dict[tuple[Any, ...], list[Tensor]] = {}
 _SOLVING = threading.RLock()  # one thread solves a basis, others that need it wait
+_ONE_THREAD = threading.RLock()  # otherwise one caller could restore the single thread of another
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run many small operations in one thread; on a busy machine a second one makes them up to 30 times slower."""
+    with _ONE_THREAD:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 class DiscreteBasis(Basis):
@@ -90,13 +102,8 @@ class DiscreteBasis(Basis):
         if check_count(who, "seed", seed, 0) >= 2**63:
             raise ValueError(f"{who}: seed must be below 2^63, got {seed}")
         conditions = Conditions(as_prior(prior, spatial_dims), canonical_mode(mode), antialias, spatial_dims)
-        spec: dict[str, Any] = {
-            "kind": self.kind,
-            "prior": conditions.prior.spec,
-            "mode": conditions.mode,
-            "antialias": antialias,
-            "solver": solver,
-        }
+        spec: dict[str, Any] = {"kind": self.kind, "prior": conditions.prior.spec, "mode": conditions.mode}
+        spec |= {"antialias": antialias, "solver": solver}
         minimize: Callable[[Scales, Sequence[int], Conditions], list[Tensor]] = solve
         if steps is not None:
             spec |= {"steps": check_count(who, "steps", steps, 0), "seed": int(seed)}
@@ -127,11 +134,8 @@ def _check_support(kernel_size: int, scales: Scales, support: Any) -> tuple[int,
         raise ValueError(f"DiscreteBasis: support must have one side per scale, {len(scales)}, got {support!r}")
     for k, (side, root) in enumerate(zip(sides, roots, strict=True)):
         if isinstance(side, bool) or not isinstance(side, Integral) or side < 1 or int(side) % 2 != kernel_size % 2:
-            parity = "odd" if kernel_size % 2 else "even"
-            raise ValueError(
-                f"DiscreteBasis: support must be positive and {parity} like kernel_size {kernel_size}, "
-                f"got {side!r} at scale {k}"
-            )
+            rule = f"positive and {'odd' if kernel_size % 2 else 'even'} like kernel_size {kernel_size}"
+            raise ValueError(f"DiscreteBasis: support must be {rule}, got {side!r} at scale {k}")
         expected = sides[root] if root else kernel_size
         if side != expected:
             why = f"a dilation of scale {root}" if k else "the pixel basis"

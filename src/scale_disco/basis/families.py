@@ -107,10 +107,6 @@ def bessel(order: Tensor, x: Tensor) -> Tensor:
     """Return J_order(x) for integer orders, up to float64 rounding.
 
     The trapezoid rule on Bessel's integral with N points has error J_{N - order}(x), negligible for N far above x.
-
-    Example:
-        >>> round(bessel(torch.tensor(0), torch.tensor(1.0, dtype=torch.float64)).item(), 12)
-        0.765197686558
     """
     points = int(order.max()) + 2 * math.ceil(float(x.abs().max())) + 32
     angle = torch.arange(points, dtype=torch.float64) * (2 * math.pi / points)
@@ -119,13 +115,7 @@ def bessel(order: Tensor, x: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)  # the same for every scale of a basis
 def bessel_zeros(limit: int) -> tuple[Tensor, Tensor]:
-    """Return all positive zeros below `limit` of all J_k, ascending, and the k of each.
-
-    Example:
-        >>> zeros, orders = bessel_zeros(6)
-        >>> [round(zero, 4) for zero in zeros.tolist()], orders.tolist()
-        ([2.4048, 3.8317, 5.1356, 5.5201], [0, 1, 2, 0])
-    """
+    """Return all positive zeros below `limit` of all J_k, ascending, and the k of each."""
     # J_k is positive up to k, and its zeros are more than 3 apart: from k on, at most one between two integers.
     low, orders = torch.tril_indices(limit, limit)
     low = low.double()
@@ -150,7 +140,7 @@ def _drum(at: Sampling) -> Tensor:
     angle = orders * torch.atan2(cols, rows)
     functions = torch.stack([radial * angle.cos(), radial * angle.sin()], dim=1)  # [zeros, 2, side, side]
     exists = torch.stack([orders >= 0, orders > 0], dim=1).flatten()  # there is no sine of order 0
-    functions = functions.flatten(0, 1)[exists][: at.num_functions]
+    functions = functions.flatten(0, 1)[exists][: at.kernel_size**2]
     return torch.where(functions.abs() < _ROUNDING, 0, functions) / (at.scale * at.scale)
 
 
@@ -208,10 +198,10 @@ def _wedges(at: Sampling, orders: int, rotations: int, width: float) -> Tensor:
     radius = torch.hypot(rows, cols).clamp(min=1) / at.scale  # the center counts as one pixel away
     log_radius = radius.log()
     if not float(log_radius.max()) > 0:
-        raise ValueError(
-            f"LogRadialBasis: base_scale * scale must be below {float(radius.max()) * at.scale:.4g}, the distance to "
-            f"the corner of the {at.side} x {at.side} stencil, got {at.scale:g}"
+        corner = (
+            f"{float(radius.max()) * at.scale:.4g}, the distance to the corner of the {at.side} x {at.side} stencil"
         )
+        raise ValueError(f"LogRadialBasis: base_scale * scale must be below {corner}, got {at.scale:g}")
     turn = torch.linspace(0, math.pi, rotations, dtype=torch.float64)[:, None, None]
     # Angles are modulo pi: a wedge opens to both sides of the center.
     distance = torch.remainder(torch.atan2(cols, -rows) - turn + math.pi / 2, math.pi) - math.pi / 2
@@ -220,4 +210,4 @@ def _wedges(at: Sampling, orders: int, rotations: int, width: float) -> Tensor:
     phase = 2 * math.pi * frequency * log_radius / log_radius.max() - math.pi / 4
     wave = torch.stack([phase.cos(), phase.sin()], dim=1)  # [orders, 2, side, side]
     functions = (wave[:, None] * wedge[:, None]).flatten(0, 2)
-    return functions[: at.num_functions] / (at.scale * at.scale)
+    return functions[: at.kernel_size**2] / (at.scale * at.scale)

@@ -124,10 +124,8 @@ class ImagePrior:
             raise TypeError(f"prior: images must be floating-point, got {images.dtype}")
         empty = images.ndim < spatial_dims or images.numel() == 0
         if empty or not bool(torch.isfinite(images).all()):
-            raise ValueError(
-                f"prior: expected finite images with {spatial_dims} spatial axes, got shape {tuple(images.shape)}"
-                + ("" if empty else " with NaN or infinite values")
-            )
+            got = f"shape {tuple(images.shape)}" + ("" if empty else " with NaN or infinite values")
+            raise ValueError(f"prior: expected finite images with {spatial_dims} spatial axes, got {got}")
         if not bool(images.any()):
             raise ValueError("prior: images must not be all zero, got zeros only")
         shape = images.shape[images.ndim - spatial_dims :]
@@ -149,9 +147,7 @@ class ImagePrior:
         count = len(self.images) * math.prod(a.shape[0] for a, _ in axes)
         least = _PIXELS_PER_TAP * max(taps_a, taps_b) ** pair.spatial_dims
         if count < least:  # the stencils would overfit
-            raise TooFewPixelsError(
-                f"prior: images need {least} pixels away from borders, got {count}; add more images"
-            )
+            raise TooFewPixelsError(f"prior: need {least} pixels away from borders, got {count}; add more images")
         per_row = math.prod(a.shape[0] for a, _ in axes[1:]) * (taps_a + taps_b) ** pair.spatial_dims
         block = max(1, _BLOCK // per_row)
         for image in self.images:
@@ -195,9 +191,7 @@ def as_prior(prior: str | float | Tensor | NDArray[Any] | Prior, spatial_dims: i
     value = {"white": 0.0, "image": IMAGE_CORRELATION}.get(prior) if isinstance(prior, str) else prior
     if isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < 1:
         return CorrelatedNoise(float(value))
-    raise ValueError(
-        f'prior: expected "white", "image", a correlation in [0, 1) or a tensor of images, got {short_repr(prior)}'
-    )
+    raise ValueError(f'prior: expected "white", "image", a correlation in [0, 1) or images, got {short_repr(prior)}')
 
 
 def _phases(pair: ScalePair) -> Tensor:

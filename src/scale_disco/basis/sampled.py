@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ..checks import check_choice, check_count, check_positive
 from ..scales import as_scales
-from .cpu import on_cpu
-from .stencil import Basis, Stencil
+from .stencil import Basis, Stencil, on_cpu
 
 # A function this much smaller at the first scale than at another is rounding noise there.
 _VANISHED = 1e-12
@@ -28,11 +27,6 @@ class Sampling:
     scale: float
     size: int
     smallest: float
-
-    @property
-    def num_functions(self) -> int:
-        """Number of functions of the basis."""
-        return self.kernel_size**2
 
     def grid(self) -> tuple[Tensor, Tensor]:
         """Return rows and columns in pixels from the center, each [side, side]."""
@@ -81,16 +75,11 @@ class SampledBasis(Basis):
         norms = torch.stack([functions.flatten(1).norm(dim=1) for functions in sampled])  # [S, F]
         vanished = ~(norms[0] > _VANISHED * norms.amax(0))  # true for NaN and infinity as well
         if bool(vanished.any()):
-            raise ValueError(
-                f"{who}: every function must be finite and nonzero on the {' x '.join(map(str, sampled[0].shape[1:]))} "
-                f"pixels of the first scale, but function {int(vanished.nonzero()[0])} is not"
-            )
-        super().__init__(
-            scales,
-            [Stencil(functions / norms[0, :, None, None]) for functions in sampled],
-            kernel_size=kernel_size,
-            spec={"kind": self.kind, "base_scale": base_scale, "size": size, **parameters},
-        )
+            rule = f"finite and nonzero on the {' x '.join(map(str, sampled[0].shape[1:]))} pixels of the first scale"
+            raise ValueError(f"{who}: every function must be {rule}, but function {int(vanished.nonzero()[0])} is not")
+        stencils = [Stencil(functions / norms[0, :, None, None]) for functions in sampled]
+        spec = {"kind": self.kind, "base_scale": base_scale, "size": size, **parameters}
+        super().__init__(scales, stencils, kernel_size=kernel_size, spec=spec)
 
     @classmethod
     def preset(cls, name: str) -> Self:

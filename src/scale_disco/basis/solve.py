@@ -7,6 +7,7 @@ minimum solves one linear system, the same for all basis functions up to the rig
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -30,9 +31,8 @@ def plan(scales: Scales) -> list[tuple[int, int]]:
     """
     roots: list[tuple[int, int]] = []
     for k in range(len(scales)):
-        divisors = (
-            (root, scales.integer_ratio(k, root)) for root in range(k + 1) if root == k or roots[root][0] == root
-        )
+        candidates = [*(root for root in range(k) if roots[root][0] == root), k]
+        divisors = ((root, scales.integer_ratio(k, root)) for root in candidates)
         roots.append(next((root, dilation) for root, dilation in divisors if dilation))
     return roots
 
@@ -64,16 +64,13 @@ def solve(scales: Scales, sides: Sequence[int], conditions: Conditions) -> list[
     layout = plan(scales)
     taps = [side**dims for side in sides]
     unknowns = sorted({root for root, _ in layout} - {0})
-    size = 0
-    block = {}  # root -> rows of its taps in the system
-    for root in unknowns:
-        block[root] = slice(size, size + taps[root])
-        size += taps[root]
+    ends = list(accumulate((taps[root] for root in unknowns), initial=0))
+    block = {root: slice(*rows) for root, rows in zip(unknowns, pairwise(ends), strict=True)}  # of its taps
+    size = ends[-1]
     if size > _MAX_TAPS:
-        raise ValueError(
-            f"DiscreteBasis: at most {_MAX_TAPS} taps can be solved for, got {size} for stencils of sides "
-            f"{', '.join(str(sides[root]) for root in unknowns)}; leave out large scales or set support"
-        )
+        got = f"{size} for stencils of sides {', '.join(str(sides[root]) for root in unknowns)}"
+        hint = "leave out large scales or set support"
+        raise ValueError(f"DiscreteBasis: at most {_MAX_TAPS} taps can be solved for, got {got}; {hint}")
     left = torch.zeros(size, size, dtype=torch.float64)
     right = torch.zeros(size, taps[0], dtype=torch.float64)
 

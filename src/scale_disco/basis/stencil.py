@@ -4,7 +4,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,6 @@ from ..checks import check_count
 from ..files import parse_json, plain, write
 from ..resample import canonical_mode
 from ..scales import as_scales
-from .cpu import on_cpu
 from .prior import Prior, as_prior
 from .solve import Conditions, predicted_errors, tap_offsets, total_error
 
@@ -29,6 +29,13 @@ _PERIOD = {1: 256, 2: 64, 3: 32}  # pixels of the periodic grid on which `Stenci
 _LAYERS = 10  # after which the correlation of features, and so the power, has converged
 _FORMAT = "scale-disco basis 1"
 Spec = dict[str, Any]  # a JSON object
+
+
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """Create new tensors on the CPU, also within `with torch.device("meta")`; a decorator as well."""
+    with torch.device("cpu"):
+        yield
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +131,8 @@ class Basis:
         for stencil in self.stencils:
             shape = tuple(stencil.functions.shape)
             if len(first) not in (2, 3, 4) or 0 in shape or shape != (first[0], *shape[-1:] * (len(first) - 1)):
-                raise ValueError(
-                    f"Basis: stencils must be [F, side, ...] with 1 to 3 equal sides, and the same F and axes at every "
-                    f"scale, got shape {shape}"
-                )
+                rule = "[F, side, ...] with 1 to 3 equal sides, and the same F and axes at every scale"
+                raise ValueError(f"Basis: stencils must be {rule}, got shape {shape}")
             if not bool(torch.isfinite(stencil.functions).all()):
                 raise ValueError("Basis: a stencil has NaN or infinite values")
             if not isinstance(stencil.dilation, int) or stencil.dilation < 1:
@@ -209,26 +214,21 @@ class Basis:
         """Return a basis whose function i is `sum_j matrix[i, j] * function j`, at every scale."""
         matrix = torch.as_tensor(matrix)
         if matrix.is_complex() or matrix.ndim != 2 or matrix.shape[1] != self.num_functions or len(matrix) == 0:
-            raise ValueError(
-                f"mix: expected a real matrix [F', {self.num_functions}] (the functions of this basis), "
-                f"got {matrix.dtype} of shape {tuple(matrix.shape)}"
-            )
+            rule = f"a real matrix [F', {self.num_functions}] (the functions of this basis)"
+            raise ValueError(f"mix: expected {rule}, got {matrix.dtype} of shape {tuple(matrix.shape)}")
         weights = matrix.detach().to("cpu", torch.float64)
         digest = hashlib.sha256(weights.contiguous().numpy().tobytes()).hexdigest()
-        return self._recombined(
-            [torch.tensordot(weights, stencil.functions, dims=1) for stencil in self.stencils],
-            {"mixed by": [*self.spec.get("mixed by", []), f"sha256:{digest}"], "normalized": False},
-        )
+        functions = [torch.tensordot(weights, stencil.functions, dims=1) for stencil in self.stencils]
+        history = [*self.spec.get("mixed by", []), f"sha256:{digest}"]
+        return self._recombined(functions, {"mixed by": history, "normalized": False})
 
     def normalized(self) -> "Basis":
         """Return a basis with every function divided, at all scales, by its L2 norm at the first scale."""
         norms = self.stencils[0].functions.flatten(1).norm(dim=1)
         if bool((norms == 0).any()):
             raise ValueError("normalized: a function vanishes at the first scale, so its norm there is zero")
-        return self._recombined(
-            [stencil.functions / norms.reshape(-1, *[1] * self.spatial_dims) for stencil in self.stencils],
-            {"normalized": True},
-        )
+        functions = [s.functions / norms.reshape(-1, *[1] * self.spatial_dims) for s in self.stencils]
+        return self._recombined(functions, {"normalized": True})
 
     def _recombined(self, functions: Sequence[Tensor], changes: Spec) -> "Basis":
         stencils = [Stencil(f, s.dilation) for f, s in zip(functions, self.stencils, strict=True)]

@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..basis.stencil import CONVOLUTION
+from ..equivariance import evaluated
 from ..files import reason
 from ..scales import Scales
 from .layers import FoldedConv, is_spatial
@@ -207,20 +208,6 @@ class Trial:
                 hint = "keep its layers in nn.ModuleList or nn.ModuleDict"
                 return f"{self.who} calls {name} from outside of its modules, such as a list: {hint}"
         return None
-
-
-@contextmanager
-def evaluated(*models: nn.Module) -> Iterator[None]:
-    """Run networks in evaluation mode and without gradients, then restore their modes."""
-    training = {part: part.training for model in models for part in model.modules()}
-    try:
-        for model in models:
-            model.eval()
-        with torch.no_grad():
-            yield
-    finally:
-        for part, was in training.items():
-            part.training = was
 
 
 def _close(output: Tensor, expected: Tensor) -> bool:

@@ -4,7 +4,6 @@ import copy
 import functools
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -331,7 +330,7 @@ class _PlacedKernel(NamedTuple):
         return tuple((pad[0] + b - b0, pad[1] + a - a0) for pad, b, a, b0, a0 in extents)
 
 
-@lru_cache(maxsize=64)  # networks have many kernels and few sizes
+@functools.lru_cache(maxsize=64)  # networks have many kernels and few sizes
 @torch.inference_mode(False)  # cached tensors may be used in training
 def _placed(
     kernel_size: tuple[int, ...], dilation: tuple[int, ...], scales: Scales, antialias: bool

@@ -80,6 +80,5 @@ def _check_size(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> None:
         most = {"circular": side, "reflect": side - 1}.get(mode)
         if most is not None and max(pads) > most:
             why = f"can continue {side} pixels by {most}, and the largest stencil needs {max(pads)}"
-            raise ValueError(
-                f'scale convolution: padding_mode {mode!r} {why}; use "zeros", "replicate" or larger images'
-            )
+            hint = 'use "zeros", "replicate" or larger images'
+            raise ValueError(f"scale convolution: padding_mode {mode!r} {why}; {hint}")

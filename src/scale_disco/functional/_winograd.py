@@ -2,8 +2,7 @@
 
 A convolution is a product of polynomials, which can be multiplied point by point. Kernels, and tiles of the image that
 yield 4x4 output pixels, are evaluated at as many points as a tile has pixels; channels mix at each point separately.
-That takes 2.25 multiplications per pixel for 9 taps and 4 for 25. With few channels the evaluation costs more than it
-saves. NaN or infinity spreads to all output tiles that see it, at most three taps farther than a kernel reaches.
+That takes 2.25 multiplications per pixel for 9 taps and 4 for 25. With few channels evaluation costs more.
 """
 
 import math
@@ -44,11 +43,6 @@ def correlate(x: Tensor, kernel: Tensor, dilation: int = 1) -> Tensor:
     """Compute `F.conv2d(x, kernel, padding=dilation * (side // 2), dilation=dilation)` for sides 3 and 5.
 
     The result is channels_last.
-
-    Example:
-        >>> x, kernel = torch.randn(2, 3, 14, 14), torch.randn(4, 3, 5, 5)
-        >>> torch.allclose(correlate(x, kernel), F.conv2d(x, kernel, padding=2), atol=1e-3)
-        True
     """
     y: Tensor = _Correlate.apply(x, kernel, dilation)  # type: ignore[no-untyped-call]
     return y

@@ -11,6 +11,7 @@ import urllib.parse
 import warnings
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,21 +110,14 @@ def load_weights(network: nn.Module, checkpoint: Checkpoint, who: str, *, but: C
     Tensors are cast to the network's dtype; those named in `but` are not loaded. The batch counters of norms may be
     missing, as in old files. `who` is the network's name, for errors.
     """
-    own = {name: tensor for name, tensor in network.state_dict().items() if name not in but}
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in but}
-    if mismatch := _mismatch(own, tensors):
-        raise ValueError(f"{who}: {checkpoint.path} does not fit: {mismatch}")
+    check_fit(network, tensors, f"{who}: {checkpoint.path} does not fit: ", but=but)
     network.load_state_dict(tensors, strict=False)
 
 
-def check_fit(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def check_fit(network: nn.Module, tensors: Mapping[str, Tensor], where: str = "", *, but: Collection[str] = ()) -> None:
     """Raise an error unless tensors have the names and shapes of a network, which may be on the meta device."""
-    if mismatch := _mismatch(network.state_dict(), tensors):
-        raise ValueError(mismatch)
-
-
-def _mismatch(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
-    """Return the differences of names and shapes in words; empty if there are none."""
+    own = {name: tensor for name, tensor in network.state_dict().items() if name not in but}
 
     def kind(tensor: Tensor) -> str:
         return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
@@ -142,7 +136,8 @@ def _mismatch(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
     parts = [f"it lacks {listed(missing)}"] if missing else []
     parts += [f"it has {listed(unexpected)}, which the network has not"] if unexpected else []
     parts += [listed(different)] if different else []
-    return plain("; ".join(parts))
+    if parts:
+        raise ValueError(where + plain("; ".join(parts)))
 
 
 def _check_sha256(sha256: str | None) -> str | None:
@@ -169,7 +164,8 @@ def load_plain(path: Path) -> Any:
     Nothing in the file is executed, and what it holds is as large as the file.
     """
     # Before 2.6 torch executed files in its oldest format, a tar, in spite of `weights_only`.
-    if _is_tar(path):
+    # `tarfile.is_tarfile` would also try to decompress it, which may never end.
+    with suppress(tarfile.TarError), tarfile.open(path, "r:"):
         raise RefusedError("tar files of old versions of torch could run code")
     if zipfile.is_zipfile(path):  # torch does not compress, but decompresses
         with zipfile.ZipFile(path) as archive:
@@ -181,33 +177,20 @@ def load_plain(path: Path) -> Any:
         return torch.load(source, map_location="cpu", weights_only=True)
 
 
-def _is_tar(path: Path) -> bool:
-    try:
-        with tarfile.open(path, "r:"):  # tarfile.is_tarfile would also try to decompress it, which may never end
-            return True
-    except tarfile.TarError:
-        return False
-
-
 def _read(path: Path) -> Any:
     """Return the content of a file of weights."""
     safe = path.suffix == ".safetensors"
     try:
         return load_file(path) if safe else load_plain(path)
-    except MemoryError:
-        raise
-    except RefusedError as error:
-        raise ValueError(f"read_weights: refused {path}: {error}") from error
-    except SafetensorError as error:
-        raise ValueError(f"read_weights: {path} is damaged, or no safetensors file ({plain(reason(error))})") from error
     except Exception as error:  # torch may raise anything; its advice to execute the file is not repeated
-        if safe:
+        if isinstance(error, MemoryError) or (safe and not isinstance(error, SafetensorError)):
             raise
         blocked = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
-        if blocked:
-            why = f"it would call {plain(blocked.group(1))}: save its state_dict() alone"
+        if blocked or isinstance(error, RefusedError):
+            why = f"it would call {plain(blocked.group(1))}: save its state_dict() alone" if blocked else error
             raise ValueError(f"read_weights: refused {path}: {why}") from error
-        raise ValueError(f"read_weights: {path} is damaged, or no checkpoint of torch or safetensors") from error
+        kind = f"safetensors file ({plain(reason(error))})" if safe else "checkpoint of torch or safetensors"
+        raise ValueError(f"read_weights: {path} is damaged, or no {kind}") from error
 
 
 def _address(name: str, package: str) -> str:

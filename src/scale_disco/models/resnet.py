@@ -90,12 +90,7 @@ class ResNet(nn.Module):
     """
 
     def __init__(
-        self,
-        block: type[_Block],
-        depths: Sequence[int],
-        classes: int = _CLASSES,
-        *,
-        stride_first: bool = False,
+        self, block: type[_Block], depths: Sequence[int], classes: int = _CLASSES, *, stride_first: bool = False
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)

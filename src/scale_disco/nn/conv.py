@@ -120,10 +120,8 @@ class ScaleConvolution(SpatialDims, FixedTensors):
         parts = [f"{self.in_channels}, {self.out_channels}, {self.basis!r}"]
         defaults = {"stride": 1, "padding": "same", "groups": 1, "padding_mode": "zeros"}
         parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
-        if self.bias is None:
-            parts.append("bias=False")
-        if self.scale_extent not in (None, 1):
-            parts.append(f"scale_extent={self.scale_extent}")
+        parts += ["bias=False"] if self.bias is None else []
+        parts += [] if self.scale_extent in (None, 1) else [f"scale_extent={self.scale_extent}"]
         return ", ".join(parts)
 
 
@@ -156,11 +154,8 @@ def warn_of_steps(who: str, extent: int, scales: Scales) -> None:
     """Warn the caller's caller if neighboring scales are used and their steps differ."""
     steps = [scales.ratio(k + 1, k) for k in range(len(scales) - 1)]
     if extent > 1 and max(steps) >= 1.01 * min(steps):  # the authors' scales are rounded
-        warnings.warn(
-            f"{who}: scale_extent {extent} assumes equal steps between scales, got {scales}: neighbors will not be "
-            f"equivariant",
-            stacklevel=3,
-        )
+        why = f"assumes equal steps between scales, got {scales}: neighbors will not be equivariant"
+        warnings.warn(f"{who}: scale_extent {extent} {why}", stacklevel=3)
 
 
 class ScaleLift1d(ScaleConvolution, spatial_dims=1):

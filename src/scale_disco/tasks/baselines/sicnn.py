@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...basis import Basis
-from ...basis.cpu import on_cpu
+from ...basis.stencil import on_cpu
 from ...checks import check_count
 from ...fold import unfold
 from ...functional import convolve, lift, scale_maps

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ...basis import Basis, Stencil
-from ...basis.cpu import on_cpu
 from ...basis.sampled import centered
+from ...basis.stencil import on_cpu
 from ...checks import check_count
 from ...nn import ScaleLift2d, ScaleProject
 

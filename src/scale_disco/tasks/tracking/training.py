@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...basis.cpu import one_thread
+from ...basis.discrete import one_thread
 from ...models import create_model, list_models
 from ...models.checkpoints import read_checkpoint
 from ..runs.batches import Dataset, combined_seed
