@@ -62,7 +62,9 @@ def test_loaded_basis_needs_the_images_of_its_prior(tmp_path, capsys):
     assert main(["basis", "--prior", "photos", "--support", "5", "--save", file, "--json"]) == 0
     solved = json.loads(capsys.readouterr().out)
     assert main(["basis", "--load", file]) == 0
-    assert "error unknown: the images of its prior are not in the file" in capsys.readouterr().out
+    assert (
+        "equivariance error not available: the file does not contain the images of its prior" in capsys.readouterr().out
+    )
     assert main(["basis", "--load", file, "--prior", "photos", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["error"] == pytest.approx(solved["error"])
 

@@ -122,10 +122,10 @@ def test_shared_options_have_the_same_help(option):
         if name in CALLS and (option in COMMON or option in OPTIONS[name])
     }
     starts = {
-        "--seed": "random seed of ",
+        "--seed": "random seed for ",
         "--device": "where to compute: cpu, ",
         "--out": "write ",
-        "--plot": "draw ",
+        "--plot": "save a plot of ",
     }
     assert all(text.startswith(starts.get(option) or texts["basis"]) for text in texts.values()), texts
 
@@ -193,8 +193,7 @@ def test_missing_devices_are_errors(name, device, call, capsys):
     words = call(name)
     capsys.readouterr()
     assert main([*words, "--device", device]) == 1
-    line = one_line(capsys, f"disco {name}: --device must be one that this machine has (cpu")
-    assert line.endswith(f"), got {device!r}\n")
+    one_line(capsys, f"disco {name}: device {device!r} is not available; available: cpu")
 
 
 @pytest.fixture
@@ -240,7 +239,7 @@ def test_train_passes_the_device_to_lightning():
     assert _placement(torch.device("cpu"), 2) == {"accelerator": "cpu", "devices": 2}
     assert _placement(torch.device("cuda"), 1) == {"accelerator": "cuda", "devices": 1}
     assert _placement(torch.device("cuda:1"), 1) == {"accelerator": "cuda", "devices": [1]}
-    with pytest.raises(ValueError, match="give --device cuda with --devices 2"):
+    with pytest.raises(ValueError, match="use --device cuda with --devices 2"):
         _placement(torch.device("cuda:1"), 2)
 
 
@@ -281,8 +280,8 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("bassis", "disco: no command 'bassis', did you mean basis?; see disco --help"),
-        ("xyzzy --quiet", "disco: no command 'xyzzy'; see disco --help"),
+        ("bassis", "disco: unknown command 'bassis', did you mean basis?; see disco --help"),
+        ("xyzzy --quiet", "disco: unknown command 'xyzzy'; see disco --help"),
         ("--quiet", "disco: unknown argument --quiet; see disco --help"),
         ("--", "disco: unknown argument --; see disco --help"),
         ("basis --kernelsize 3", "disco basis: unknown argument --kernelsize, did you mean --kernel-size?; "),
@@ -304,9 +303,13 @@ def test_usage_errors_are_one_line(words, line, capsys):
     [
         (KeyError("scale"), 70, "internal error: KeyError: 'scale'; run with --debug and report the traceback"),
         (RuntimeError("two\nlines"), 70, "internal error: RuntimeError: two lines; run with --debug"),
-        (MemoryError(), 1, "out of memory: try smaller settings; --debug shows where"),
-        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), 1, "out of memory: try smaller settings"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 1, "out of memory: try smaller"),
+        (MemoryError(), 1, "out of memory: reduce the batch or image size; --debug shows the traceback"),
+        (
+            RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+            1,
+            "out of memory: reduce the batch or image size",
+        ),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 1, "out of memory: reduce the"),
         (PermissionError(13, "Permission denied", "file.txt"), 1, "file.txt: Permission denied"),
         (ValueError("two\nlines"), 1, "two lines"),
         (ModuleNotFoundError("No module named 'rich'", name="rich"), 1, 'pip install "scale-disco[train]"'),
@@ -434,9 +437,9 @@ def test_train_reads_and_prints_configurations(tmp_path, capsys):
     [
         ("modle: mnist/cnn", 2, "unknown argument --modle=mnist/cnn, did you mean --model?"),
         ("epochs: many", 2, "argument --epochs: invalid int value: 'many'"),
-        ("experiment: imagenet", 1, "it is for imagenet, got mnist-scale"),
+        ("experiment: imagenet", 1, "this config is for imagenet, not mnist-scale"),
         ("- epochs", 1, "expected arguments such as `epochs: 2`, got ['epochs']"),
-        ("epochs: [", 1, "no YAML file"),
+        ("epochs: [", 1, "not a valid YAML config file"),
         ("epochs: 0", 1, "--epochs must be at least 1, got 0"),
     ],
 )
@@ -465,7 +468,7 @@ def test_reports_have_provenance(name, call, tmp_path, capsys):
         capsys.readouterr()
         assert main([*words, "--out", str(file), "--json", "--threads", "1"]) == 0
         out, err = capsys.readouterr()
-        assert err.endswith(f"written {file}\n")
+        assert err.endswith(f"wrote {file}\n")
     document, printed = json.loads(file.read_text()), json.loads(out)
     assert printed.items() <= document.items()
     assert document["command"].startswith(f"disco {name} ")

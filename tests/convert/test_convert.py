@@ -388,7 +388,7 @@ def test_a_network_for_one_size_needs_no_example_without_projection():
     net = Fixed()
     converted = to_scale_equivariant(net, (1, 2), project=None)
     assert converted(torch.randn(2, 3, 8, 8)).shape == (2, 5, 2)
-    with pytest.raises(ValueError, match=r"Fixed does not take the example.*give images that it takes as example="):
+    with pytest.raises(ValueError, match=r"Fixed fails on the example.*pass an input that it accepts as example="):
         to_scale_equivariant(net, (1, 2))
     assert str(to_scale_equivariant(net, (1, 2), example=torch.randn(1, 3, 8, 8)).place) == "after conv"
 

@@ -63,9 +63,9 @@ def test_traced_scripted_compiled_and_wrapped_networks_are_refused():
     net, x = sequential().eval(), torch.randn(1, 3, 16, 16)
     with pytest.warns(DeprecationWarning, match="torch.jit"):
         traced = torch.jit.trace(net, x)
-    assert "is traced or scripted" in refusal(traced)
-    assert "is compiled" in refusal(torch.compile(net))
-    assert "give its .module" in refusal(nn.DataParallel(net))
+    assert "is a TorchScript module" in refusal(traced)
+    assert "is a compiled module" in refusal(torch.compile(net))
+    assert "convert its .module" in refusal(nn.DataParallel(net))
     assert "expected a module, got function" in refusal(lambda x: x)
     assert "scale-equivariant already" in refusal(to_scale_equivariant(net, (1, 2)))
     assert "scale-equivariant already" in refusal(nn.Sequential(ScaleLift2d(3, 4, DiscreteBasis(3, [1, 2]))))
@@ -95,10 +95,10 @@ def test_invalid_examples_are_refused():
     assert "expected an example [B, C, H, W], got list" in refusal(net, example=[1, 2])
     assert "got shape (0, 3, 8, 8)" in refusal(net, example=torch.randn(0, 3, 8, 8))
     text = refusal(net, example=torch.randn(1, 4, 16, 16))
-    assert "Sequential does not take the example" in text
+    assert "Sequential fails on the example" in text
     assert "(1, 4, 16, 16)" in text
-    assert "does not take the example" in refusal(net, example=torch.randn(1, 3, 16, 16).double())
-    assert "does not take the example" in refusal(net, example=torch.randn(1, 4, 16, 16), project=None)
+    assert "fails on the example" in refusal(net, example=torch.randn(1, 3, 16, 16).double())
+    assert "fails on the example" in refusal(net, example=torch.randn(1, 4, 16, 16), project=None)
 
 
 def test_invalid_options_are_refused():
@@ -126,7 +126,7 @@ class Unused(nn.Module):
 
 
 def test_invalid_projection_points_are_refused():
-    assert "the network never calls it" in refusal(Unused(), project="spare")
+    assert "this module is never called in the forward pass" in refusal(Unused(), project="spare")
     # Its skip connection still holds all scales where the deeper map holds one.
     text = refusal(UNet(), project="deep")
     assert "UNet does not run with the scales reduced after deep" in text
@@ -224,4 +224,4 @@ def test_convolutions_with_other_spatial_dims_are_refused():
 
 
 def test_lazy_layers_are_refused():
-    assert "run it once on an image" in refusal(nn.Sequential(nn.LazyConv2d(4, 3)))
+    assert "run a forward pass first" in refusal(nn.Sequential(nn.LazyConv2d(4, 3)))

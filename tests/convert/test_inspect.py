@@ -83,7 +83,7 @@ def test_layers_are_converted_by_their_batch_size_not_call_order():
 
 
 class Auxiliary(nn.Module):
-    """A head that is there in training only, before or behind the place of the projection."""
+    """A head that is there in training only, before or after the projection point."""
 
     def __init__(self, behind):
         super().__init__()
@@ -126,7 +126,7 @@ def test_layers_in_a_python_list_are_refused():
 
     for project in ("auto", None):
         text = refusal(Listed(), project=project)
-        assert "calls first from outside of its modules, such as a list: keep its layers in nn.ModuleList" in text
+        assert "calls first from outside its submodules (is it in a plain list? Use nn.ModuleList" in text
 
 
 class Returning(nn.Module):
@@ -152,8 +152,8 @@ class Mapping(dict):
     [
         (Output, "returns a Output: expected tensors, or tuples, lists and dicts of them"),
         (lambda y: Mapping(maps=y), "returns a Mapping"),
-        (lambda y: y.mean(), r"returns a tensor of shape (), which does not begin with the batch"),
-        (lambda y: y.flatten(2).permute(2, 0, 1), "which does not begin with the batch"),
+        (lambda y: y.mean(), r"returns a tensor of shape (), whose first dimension is not the batch size"),
+        (lambda y: y.flatten(2).permute(2, 0, 1), "whose first dimension is not the batch size"),
         (lambda y: y - y.mean(0), "depends on the other images of the batch, or is random"),
         (lambda y: y + torch.randn_like(y), "depends on the other images of the batch, or is random"),
         (lambda y: torch.cat([y[: len(y) // 2]] * 2), "depends on the other images of the batch, or is random"),
@@ -179,7 +179,7 @@ def test_changed_batch_sizes_are_refused():
 
     for project in ("auto", None):
         text = refusal(Pairs(), project=project)
-        assert "calls body on another batch than the images: expected 6, got 12" in text
+        assert "calls body with batch size 12, expected 6 (scales x images)" in text
 
 
 def test_a_layer_called_before_and_after_the_projection_is_refused():
@@ -191,12 +191,14 @@ def test_a_layer_called_before_and_after_the_projection_is_refused():
         def forward(self, x):
             return self.conv(self.pool(self.conv(x)))
 
-    assert "calls conv on all scales and with the scales reduced after pool on one" in refusal(Again(), project="pool")
+    assert "calls conv before and after the projection; pass another module as project=" in refusal(
+        Again(), project="pool"
+    )
 
 
 def test_networks_for_batches_of_one_are_refused():
     net = Returning(lambda y: y.view(1, 4, 224, 224))
-    assert "Returning takes one image and not 2, as scales need: " in refusal(net)
+    assert "Returning fails on a batch of 2 images, and conversion folds scales into it: " in refusal(net)
 
 
 def test_networks_on_the_meta_device():

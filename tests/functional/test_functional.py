@@ -130,7 +130,7 @@ WEIGHT, WEIGHTS = torch.rand(2, 4, 9), torch.rand(2, 4, 1, 9)
         (lambda b: scale_lift(X, WEIGHT[:, :3], b), r"with C = 3, got shape \(1, 4, 12, 12\)"),
         (
             lambda b: scale_lift(X, WEIGHT[..., :5], b),
-            r"expected weight \[C', C / groups, 9\] .* got shape \(2, 4, 5\)",
+            r"expected weight \[C', C / groups, 9\], .* got shape \(2, 4, 5\)",
         ),
         (lambda b: scale_lift(X, WEIGHT, b, groups=3), r"C' divisible by 3 groups"),
         (lambda b: scale_lift(X, WEIGHT, b, stride=0), "stride must be an integer >= 1, got 0"),
@@ -141,7 +141,7 @@ WEIGHT, WEIGHTS = torch.rand(2, 4, 9), torch.rand(2, 4, 1, 9)
             r"with S = 2 \(the scales of its basis\) and C = 4, got shape \(1, 4, 12",
         ),
         (lambda b: scale_conv(MAPS[:, :, :1], WEIGHTS, b), r"input \[B, C, S, H, W\] with S = 2 .*\(1, 4, 1, 12, 12\)"),
-        (lambda b: scale_conv(MAPS, WEIGHT, b), r"expected weight \[C', C / groups, T, 9\] .* got shape \(2, 4, 9\)"),
+        (lambda b: scale_conv(MAPS, WEIGHT, b), r"expected weight \[C', C / groups, T, 9\], .* got shape \(2, 4, 9\)"),
         (lambda b: scale_conv(MAPS, torch.rand(2, 4, 3, 9), b), "scale extent must be an integer from 1 to 2 .* got 3"),
     ],
 )

@@ -149,7 +149,7 @@ FOREIGN = {
 def test_damaged_files_get_one_line(tmp_path, which):
     path = BROKEN[which](tmp_path)
     with pytest.raises(
-        ValueError, match=r"read_weights: .*a\.\w+ is damaged, or no (checkpoint|safetensors)"
+        ValueError, match=r"read_weights: .*a\.\w+ is damaged, or not a (checkpoint|safetensors)"
     ) as caught:
         read_weights(path)
     assert "\n" not in str(caught.value)
@@ -260,7 +260,7 @@ def test_a_checksum_that_the_name_denies_is_refused_before_the_download(tmp_path
 
 def test_a_name_without_checksum_needs_one(tmp_path, cache, monkeypatch):
     offer(monkeypatch, "timm", put(tmp_path, "resnet18.pth"))
-    with pytest.raises(ValueError, match=r"resnet18: .*/resnet18\.pth has no checksum in its name: give its sha256"):
+    with pytest.raises(ValueError, match=r"resnet18: .*/resnet18\.pth has no checksum in its name; pass its sha256"):
         download_weights("resnet18", "timm")
     assert not cache.exists()
     assert download_weights("resnet18", "timm", DIGEST).read_bytes() == CONTENT
@@ -285,7 +285,7 @@ def test_downloads_over_http_are_whole_or_not_there(cache, monkeypatch, cut):
         offer(monkeypatch, "torchvision", f"http://127.0.0.1:{server.server_port}/{name}?download=1")
         try:
             if cut:
-                with pytest.raises(OSError, match=r"resnet18: cannot download http.*; give a file of your own"):
+                with pytest.raises(OSError, match=r"resnet18: cannot download http.*; pass a weights file"):
                     download_weights("resnet18", "torchvision")
             else:
                 assert download_weights("resnet18", "torchvision").read_bytes() == CONTENT

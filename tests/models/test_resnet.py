@@ -323,7 +323,7 @@ CNN_OPTIONS = "pretrained, sha256, classes, stride_first"
             "resnet18/cnn",
             {"sha256": "0" * 64},
             ValueError,
-            "resnet18: sha256 is that of a file of weights: give pretrained",
+            "resnet18: sha256 requires pretrained",
         ),
         ("resnet18/cnn", {"pretrained": True}, TypeError, "must be a file, torchvision or timm, got True"),
         ("resnet18/cnn", {"pretrained": "torchvison"}, FileNotFoundError, "or timm; no such file: torchvison"),

@@ -46,7 +46,7 @@ def basis(family: str, kernel_size: int, scales: tuple[float, ...], dims: int) -
 
 @dataclass(frozen=True)
 class Problem:
-    """A scale convolution with the options that its dense twin needs."""
+    """A scale convolution with the options that its dense reference needs."""
 
     layer: ScaleConvolution
     options: dict[str, Any]
@@ -56,7 +56,7 @@ class Problem:
         return (batch, self.layer.in_channels, *scales, *space)
 
     def dense(self, x: Tensor) -> Tensor:
-        """Return the output of its dense twin."""
+        """Return the output of its dense reference."""
         twin = reference.scale_lift if self.layer.lifting else reference.scale_conv
         return twin(x, self.layer.weight, self.layer.basis, self.layer.bias, **self.options)
 
@@ -125,7 +125,7 @@ def output_of(layer, x):
         return layer(x)
     except ValueError as error:
         if not re.fullmatch(
-            rf"({type(layer).__name__}|scale convolution): [^\n]*(smaller|at least|can continue)[^\n]*", str(error)
+            rf"({type(layer).__name__}|scale convolution): [^\n]*(smaller|at least|can pad)[^\n]*", str(error)
         ):
             raise
     return None

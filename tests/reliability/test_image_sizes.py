@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*assumes equal steps")  # any s
 
 
 def twin_error(problem: Problem, space, seed):
-    """Compare a layer with its dense twin; None if it refuses the image."""
+    """Compare a layer with its dense reference; None if it refuses the image."""
     layer = problem.layer.double()
     x = torch.randn(problem.shape(2, space), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     y = output_of(layer, x)

@@ -77,7 +77,7 @@ def _call(words: list[str]) -> int:
     if words and not words[0].startswith("-") and words[0] not in commands:
         near = difflib.get_close_matches(words[0], commands, 1)
         hint = f", did you mean {near[0]}?" if near else ""
-        raise UsageError(f"disco: no command {words[0]!r}{hint}; see disco --help")
+        raise UsageError(f"disco: unknown command {words[0]!r}{hint}; see disco --help")
     try:
         options, unknown = parser.parse_known_args(words or ["--help"])
     except SystemExit as end:  # after --help and --version
@@ -134,7 +134,7 @@ def _run(options: argparse.Namespace) -> int:
         if isinstance(error, OSError) and error.filename is not None and error.strerror:
             return fail(f"{error.filename}: {error.strerror}")
         if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
-            return fail("out of memory: try smaller settings; --debug shows where")
+            return fail("out of memory: reduce the batch or image size; --debug shows the traceback")
         if isinstance(error, (ValueError, TypeError, OSError, ImportError)):
             return fail(str(error))
         return fail(f"internal error: {type(error).__name__}: {error}; run with --debug and report the traceback", 70)

@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     )
     terminal.suggest(prior, ["image", "white", "photos", "digits"], folders=True)
     basis.add_argument(
-        "--support", type=int, nargs="+", metavar="SIDE", help="size of the solved stencils, one for all or per scale"
+        "--support", type=int, nargs="+", metavar="SIDE", help="size of the solved stencils in taps, one or per scale"
     )
     solver = basis.add_argument(
         "--solver", default="exact", help="exact, or gradient: gradient descent as in the paper (default exact)"
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
         if options.load:
             for name in ("kernel_size", "scales", "step", "count", "support", "steps"):
                 if getattr(options, name) is not None:
-                    raise ValueError(f"--load reads a solved basis: leave out --{name.replace('_', '-')}")
+                    raise ValueError(f"--{name.replace('_', '-')} cannot be combined with --load")
             basis: Basis = Basis.load(options.load)
         else:
             basis = _solve(options, progress)
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
     total = None if pairs is None else total_error(basis.scales, pairs)
     cells = [["-" if value is None else f"{value:.4g}" for value in row.values()] for row in rows]
     summary = (
-        "error unknown: the images of its prior are not in the file, pass --prior"
+        "equivariance error not available: the file does not contain the images of its prior; pass --prior"
         if total is None
         else f"predicted equivariance error {total:.4g} (Eq. 14, all pairs of scales)"
     )

@@ -34,7 +34,7 @@ class Argument:
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    completion = add_command(commands, "completion", run, "print a script that completes commands on TAB", _EXAMPLES)
+    completion = add_command(commands, "completion", run, "print a shell completion script", _EXAMPLES)
     completion.add_argument("shell", choices=sorted(_SCRIPTS), help="shell of the script")
 
 

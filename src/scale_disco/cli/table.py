@@ -20,18 +20,18 @@ _EXAMPLES = """\
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    table = add_command(commands, "table", run, "tested runs next to the paper's table", _EXAMPLES)
+    table = add_command(commands, "table", run, "compare evaluated runs with the paper's table", _EXAMPLES)
     table.add_argument("experiment", choices=[*TABLES], help="mnist-scale (Table 1) or stl10 (Tables 2 and 3)")
     table.add_argument(
         "runs",
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="folders of runs, or folders that hold them; other experiments are left out",
+        help="run folders, or parent folders of runs; runs of other experiments are skipped",
     )
     add_out(table, "the table: Markdown, or JSON if the name ends in .json")
-    add_plot(table, "error over equivariance error")
-    table.add_argument("--scales", type=Path, metavar="FILE", help="also plot error over the scale of images")
+    add_plot(table, "error vs. equivariance error")
+    table.add_argument("--scales", type=Path, metavar="FILE", help="also plot error vs. scale of images")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
     if options.out:
         content = json.dumps(document, indent=1) if options.out.suffix == ".json" else text
         write(options.out, f"{content}\n".encode())
-        say(f"written {options.out}")
+        say(f"wrote {options.out}")
     ours = [point for group in sections for point in group.points()]
     other = ", ".join(dict.fromkeys(name for group in sections if (name := group.other_data())))
     data = (other, tables.data_of_paper) if other else None
@@ -79,4 +79,4 @@ def run(options: argparse.Namespace) -> None:
         }
         bars = "; ".join(dict.fromkeys(group.bars() for group in sections))
         save_figure(plot_error_over_scale(curves, experiment.training_scales, experiment.subject, bars), options.scales)
-        say(f"written {options.scales}")
+        say(f"wrote {options.scales}")

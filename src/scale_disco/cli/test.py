@@ -16,8 +16,8 @@ _EXAMPLES = """\
   disco test scene --planes 40 --pretrained resnet50.safetensors
   disco test scene runs/scene-* --data images --planes 40 --depth depth --cache cache --out scene.md
 
-`disco test scene` measures how well estimators tell the apparent scale, all in one table: those of runs of
-`disco train scene`, and others that need no training. Each network sees every image once. Its features are stored in
+`disco test scene` evaluates scale estimators and prints one table: those of runs of `disco train scene`, and others
+that need no training. Each network sees every image once. Its features are stored in
 --cache, so that the same call resumes after Ctrl-C.
 """
 
@@ -26,7 +26,7 @@ _OUTSIDE = 2000
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    test = terminal.add_command(commands, "test", run, "test error of a trained network, also over scales", _EXAMPLES)
+    test = terminal.add_command(commands, "test", run, "evaluate a trained network, also over scales", _EXAMPLES)
     runs = test.add_argument(
         "runs",
         nargs="+",
@@ -39,21 +39,21 @@ def add(commands: Any) -> None:
         "--root",
         type=Path,
         metavar="DIR",
-        help="folder of the data (default: that of the training; scene: none)",
+        help="data folder (default: the training data; scene: none)",
     )
-    checkpoint = test.add_argument("--checkpoint", help="weights: best on validation, or last (default: the recipe's)")
+    checkpoint = test.add_argument("--checkpoint", help="best on validation, or last (default: the recipe's)")
     terminal.suggest(checkpoint, ["best", "last"])
     test.add_argument("--limit", type=int, metavar="N", help="maximum number of images of --data (default: all)")
     test.add_argument(
         "--outside",
         type=int,
         metavar="N",
-        help=f"maximum number of images in each set outside the training scales (default {_OUTSIDE})",
+        help=f"maximum number of images per test set outside the training scales (default {_OUTSIDE})",
     )
     scene_test.add(test)
     terminal.add_device(test)
     terminal.add_report(test)
-    terminal.add_plot(test, "the error over the scale")
+    terminal.add_plot(test, "error vs. scale")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -108,7 +108,7 @@ def _classify(options: argparse.Namespace) -> None:
     terminal.show(options, result, f"{table(header, rows)}\n{about}")
     if options.out:
         text = f"{about}.\n\n{table(header, rows, markdown=True)}"
-        title = f"Error over the scale of {experiment.subject}"
+        title = f"Error vs. scale of {experiment.subject}"
         terminal.write_report(options.out, title, text, result, command=options.call)
     ranges = [Range(each.kind, each.low, each.high, each.error, each.std) for each in bins]
     curves = {result["settings"]["model"]: ranges}

@@ -21,10 +21,10 @@ _EXAMPLES = """\
   disco train mnist-scale --resume --out runs/disco
   disco train mnist-scale --model mnist/cnn --split mini --epochs 2 --out runs/trial
   disco train mnist-scale --config run.yaml --seed 1
-  disco train stl10 --model stl10/disco --recipe paper --root data --device cuda --precision bf16
-  disco train stl10 --root my/images --format folder --depth 10 --width 1 --out runs/mine
-  disco train tracker --root my/videos --pretrained resnet50.safetensors --out runs/tracker
-  disco train scene --root my/images --pretrained resnet50.safetensors --out runs/scene
+  disco train stl10 --model stl10/disco --recipe paper --data data --device cuda --precision bf16
+  disco train stl10 --data my/images --format folder --depth 10 --width 1 --out runs/mine
+  disco train tracker --data my/videos --pretrained resnet50.safetensors --out runs/tracker
+  disco train scene --data my/images --pretrained resnet50.safetensors --out runs/scene
 """
 
 # The options of every experiment; an option of several experiments has the same type in all.
@@ -56,13 +56,13 @@ def add(commands: Any) -> None:
         _add_option(groups[owners], name, owners)
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
     argument = partial(train.add_argument, **unset)
-    argument("--data", "--root", type=Path, metavar="DIR", help="folder of the data, from `disco data` (default data)")
-    about = "the run into this folder (default: runs/ and a name from its options)"
+    argument("--data", "--root", type=Path, metavar="DIR", help="data folder, from `disco data` (default data)")
+    about = "the run to this folder (default: runs/NAME, with NAME derived from the options)"
     terminal.add_out(train, about, folder=True, **unset)
     argument("--resume", action="store_true", help="resume the run in --out")
     terminal.add_device(train, "auto")
-    argument("--devices", type=int, metavar="N", help="processes or GPUs that share every batch")
-    argument("--nodes", type=int, metavar="N", help="machines with so many devices each (torchrun, SLURM)")
+    argument("--devices", type=int, metavar="N", help="GPUs or CPU processes per node, which split each batch")
+    argument("--nodes", type=int, metavar="N", help="number of nodes with --devices each (torchrun, SLURM)")
     argument(
         "--channels-last",
         action="store_true",
@@ -76,7 +76,7 @@ def add(commands: Any) -> None:
         "(default: profiles next to the run)",
     )
     train.add_argument("--config", type=Path, metavar="FILE", help="read arguments from a YAML file")
-    train.add_argument("--print-config", "--print_config", action="store_true", help="print such a file, and exit")
+    train.add_argument("--print-config", "--print_config", action="store_true", help="print such a YAML file and exit")
     train.set_defaults(parser=train, device=None)
 
 
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
     values = (_configured(options) if options.config else {}) | _given(options)
     if values.get("resume"):  # options that are not given are those of the run
         if "out" not in values:
-            raise ValueError("--resume needs --out, the folder of the run")
+            raise ValueError("--resume requires --out, the run folder")
         record = read_record(values["out"], options.experiment)
         values = record["settings"] | {"data": Path(record["data"])} | values
     fields = _FIELDS[options.experiment]
@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> None:
 
         from ..tasks.runs.loop import train
     except ModuleNotFoundError as error:
-        raise ImportError(f'training needs {error.name}: pip install "scale-disco[train,plot,demo]"') from error
+        raise ImportError(f'{error.name} is required: pip install "scale-disco[train,plot,demo]"') from error
     threads = others.pop("threads")
     if threads is not None:
         if threads < 1:
@@ -164,11 +164,11 @@ def _configured(options: argparse.Namespace) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:  # malformed dates, numbers and tags make it raise a dozen types
-        raise ValueError(f"{path}: no YAML file of arguments ({plain(error) or type(error).__name__})") from error
+        raise ValueError(f"{path}: not a valid YAML config file ({plain(error) or type(error).__name__})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected arguments such as `epochs: 2`, got {plain(content)}")
     if (named := content.get("experiment", options.experiment)) != options.experiment:
-        raise ValueError(f"{path}: it is for {plain(named)}, got {options.experiment}")
+        raise ValueError(f"{path}: this config is for {plain(named)}, not {options.experiment}")
     words = [options.experiment]
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, (str, int, float, NoneType)):

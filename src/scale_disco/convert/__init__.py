@@ -59,18 +59,18 @@ def to_scale_equivariant(
         scales: Ascending; kernels are enlarged by each over the first.
         example: Images that the network takes, to find the projection point and to test the result; noise by default
             (224 pixels a side; 32 for volumes, 1024 for signals).
-        project: Where the scales are reduced to one: "auto" for before the last global pool or flatten (at the output
-            if there is none, or if the outputs are maps), the name of a module for after it (what follows stays
-            ordinary), None for nowhere.
+        project: Where the scales are reduced to one. "auto": before the last global pooling or flatten (at the output
+            if there is none, or if the outputs are maps); a module name: after that module, and later layers are left
+            unconverted; None: keep the scale axis.
         reduce: "max", "mean" or "logsumexp", as in `ScaleProject`.
         scale_extent: T, number of scales every convolution but the first sees; the weights of neighbors start at zero.
         pooling: "as-is"; "growing" for max pooling windows scaled with the kernel, which is more equivariant and equal
             at the first scale; or "average" for average instead of max pooling.
         downsampling: "as-is", or "centered" for average pooling after convolutions instead of strides. Average pooling
             improves equivariance and changes the first scale, so the network must be fine-tuned.
-        antialias: Whether every scale sees the image at its own resolution, without details too fine for a grid coarser
-            by that scale, and kernels are optimal for images that are shrunk with a filter, as cameras and Pillow do.
-            Maps of larger scales are then smooth, and their means and maxima shift along the scales as they should.
+        antialias: Whether to low-pass filter the input per scale, to the resolution of a grid coarser by it, and use
+            stencils that are optimal under antialiased downsampling, as in cameras and Pillow. Maps of larger
+            scales are then smooth, and their means and maxima shift along the scales as they should.
         strict: Whether to raise an error for parts that cannot be converted; otherwise they are kept and listed in
             `unconverted`.
 
@@ -113,7 +113,7 @@ def to_scale_equivariant(
         unconverted = [name or type(model).__name__ for name in refused]
         if refused and strict:
             listed = "; ".join(f"{name} ({why})" for name, why in zip(unconverted, refused.values(), strict=True))
-            raise ValueError(f"{_WHO}: cannot convert {listed}; give strict=False to keep that as it is")
+            raise ValueError(f"{_WHO}: cannot convert {listed}; pass strict=False to leave these modules unconverted")
         network = copy.deepcopy(model)
         lift_layer, ordinary = network.get_submodule(lifting), {network.get_submodule(name) for name in unchanged}
         centered = downsampling == "centered"
@@ -134,15 +134,15 @@ def _check_model(model: Any) -> Any:
         raise TypeError(f"{_WHO}: expected a module, got {type(model).__name__}")
     who = type(model).__name__
     if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-        raise TypeError(f"{_WHO}: {who} is traced or scripted and cannot be changed: give the network it was made from")
+        raise TypeError(f"{_WHO}: {who} is a TorchScript module and cannot be converted; pass the original nn.Module")
     if hasattr(model, "_orig_mod"):
-        raise TypeError(f"{_WHO}: {who} is compiled: give the network it was made from, and compile the result")
+        raise TypeError(f"{_WHO}: {who} is a compiled module; convert the original, then call torch.compile")
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        raise TypeError(f"{_WHO}: {who} is a wrapper: give its .module, and wrap the result")
+        raise TypeError(f"{_WHO}: {who} is wrapped for data parallelism; convert its .module, then wrap the result")
     if any(isinstance(part, (FoldedConv, ScaleConvolution)) for part in model.modules()):
         raise ValueError(f"{_WHO}: {who} is scale-equivariant already")
     if any(is_lazy(parameter) for parameter in model.parameters()):
-        raise ValueError(f"{_WHO}: {who} has layers without weights yet: run it once on an image")
+        raise ValueError(f"{_WHO}: {who} has uninitialized lazy parameters; run a forward pass first")
     devices = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
     if len(devices) > 1:
         raise ValueError(f"{_WHO}: expected a network on one device, got {', '.join(devices)}")
@@ -184,8 +184,8 @@ def _recorded(model: nn.Module, first: Any, given: Tensor | None, *, required: b
     except Exception as error:
         if not required:
             return None
-        why = f"{reason(error)}; give images that it takes as example= (it was tried on {tuple(example.shape)})"
-        raise ValueError(f"{_WHO}: {type(model).__name__} does not take the example: {why}") from error
+        why = f"{reason(error)}; pass an input that it accepts as example= (tried shape {tuple(example.shape)})"
+        raise ValueError(f"{_WHO}: {type(model).__name__} fails on the example: {why}") from error
     return record
 
 
@@ -197,7 +197,7 @@ def _places(record: Recorder | None, project: str | None) -> Sequence[Projection
         places = [place if record.calls[place.module] > 1 else place._replace(call=0) for place in record.places]
         return [*places, OUTPUT]
     if project not in record.calls:
-        raise ValueError(f"{_WHO}: {project!r} cannot be the place of the projection: the network never calls it")
+        raise ValueError(f"{_WHO}: project={project!r}: this module is never called in the forward pass")
     calls = record.calls[project]
     return [ProjectionPoint(project, call=calls if calls > 1 else 0)]
 

@@ -1,4 +1,4 @@
-"""Runs of a network on an example: where its scales can be reduced, what cannot be converted, what would go wrong."""
+"""Runs a network on an example to find the projection point, unsupported operations, and problems after conversion."""
 
 import copy
 import math
@@ -127,7 +127,7 @@ class Trial:
             with evaluated(self.model):
                 return self.model(self._images(count))
         except Exception as error:  # from the network's own code
-            why = f"{self.who} takes one image and not {count}, as scales need: {reason(error)}"
+            why = f"{self.who} fails on a batch of {count} images, and conversion folds scales into it: {reason(error)}"
             raise ValueError(f"to_scale_equivariant: {why}") from error
 
     def _images(self, count: int) -> Tensor:
@@ -147,10 +147,10 @@ class Trial:
                 return f"{self.who} returns a {kind}: expected tensors, or tuples, lists and dicts of them"
             if output.ndim == 0 or len(output) != len(self.scales) * self.batch:
                 shape = tuple(expected.shape)
-                return f"{self.who} returns a tensor of shape {shape}, which does not begin with the batch"
+                return f"{self.who} returns a tensor of shape {shape}, whose first dimension is not the batch size"
             if not _close(output[: self.batch], expected):
                 why = "depends on the other images of the batch, or is random"
-                return f"the output of {self.who} for an image {why}; give strict=False to convert it anyway"
+                return f"the output of {self.who} for an image {why}; pass strict=False to convert it anyway"
         return None
 
     def batch_sizes(self, place: ProjectionPoint | None) -> tuple[dict[str, set[int]], str | None]:
@@ -174,7 +174,7 @@ class Trial:
         except Exception as error:  # from the network's own code
             return {}, f"{self.who} does not run{where}: {reason(error)}"
         if place is not None and shapes != expected:
-            return {}, f"{self.who}{where} gives {shapes}, not {expected}: name another module in project="
+            return {}, f"{self.who}{where} returns shape {shapes}, expected {expected}; pass another module as project="
         spatial = [name for name, part in net.network.named_modules() if is_spatial(part)]
         self.called = set(sizes)
         if not self.called.issuperset(spatial):
@@ -185,9 +185,9 @@ class Trial:
             received = sizes.get(name, {whole})
             if received - {whole, self.batch}:
                 got = max(received)
-                return {}, f"{self.who} calls {name} on another batch than the images: expected {whole}, got {got}"
+                return {}, f"{self.who} calls {name} with batch size {got}, expected {whole} (scales x images)"
             if len(received) > 1:
-                return {}, f"{self.who} calls {name} on all scales and{where} on one: name another module in project="
+                return {}, f"{self.who} calls {name} before and after the projection; pass another module as project="
         return sizes, None
 
     def problem(self, net: ScaleEquivariant) -> str | None:
@@ -202,11 +202,11 @@ class Trial:
         except Exception as error:  # from the network's own code
             return f"the converted {self.who} does not run: {reason(error)}"
         if net.place is not None and shapes != expected:
-            return f"the converted {self.who} gives {shapes} for one image, not {expected}"
+            return f"the converted {self.who} returns shape {shapes}, expected {expected}"
         for name, part in layers.items():
             if name in self.called and part not in called:
-                hint = "keep its layers in nn.ModuleList or nn.ModuleDict"
-                return f"{self.who} calls {name} from outside of its modules, such as a list: {hint}"
+                hint = "is it in a plain list? Use nn.ModuleList or nn.ModuleDict"
+                return f"{self.who} calls {name} from outside its submodules ({hint})"
         return None
 
 

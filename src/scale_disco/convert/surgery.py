@@ -30,7 +30,7 @@ def replace(module: nn.Module, name: str, new: nn.Module) -> None:
 
 @dataclass
 class Replacement:
-    """Which modules of a network are replaced by layers that see all scales, and by which."""
+    """Selects the modules to replace and builds their scale-equivariant replacements."""
 
     scales: Scales
     extent: int

@@ -79,6 +79,6 @@ def _check_size(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> None:
             raise ValueError(f'scale convolution: {why}; use padding="same" or larger images')
         most = {"circular": side, "reflect": side - 1}.get(mode)
         if most is not None and max(pads) > most:
-            why = f"can continue {side} pixels by {most}, and the largest stencil needs {max(pads)}"
+            why = f"can pad {side} pixels by at most {most}, but the largest stencil needs {max(pads)}"
             hint = 'use "zeros", "replicate" or larger images'
             raise ValueError(f"scale convolution: padding_mode {mode!r} {why}; {hint}")

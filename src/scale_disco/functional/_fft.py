@@ -10,7 +10,7 @@ from torch import Tensor
 
 _SIDE, _CHANNELS, _BATCH = 15, 16, 16  # minima
 _MAP = 64  # maximum side: the spectrum of a kernel is as large as the map
-_SPECTRA = 1 << 25  # maximum size of the spectra of all kernels, about 256 MB
+_SPECTRA = 1 << 25  # maximum number of kernel values at map size
 
 
 def pays(x: Tensor, kernel: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""How the kernels of all scales lie on an image, and checks of what they are applied to."""
+"""Stride, dilation and padding of the kernels at all scales, and checks of their inputs."""
 
 from typing import NamedTuple, TypedDict
 
@@ -21,7 +21,7 @@ class Options(TypedDict, total=False):
 
 
 class Layout(NamedTuple):
-    """How the kernels of all scales lie on an image."""
+    """Stride, dilation and padding of the kernels at all scales."""
 
     stride: tuple[int, ...]  # per axis
     groups: int
@@ -63,7 +63,7 @@ def check_weight(who: str, weight: Tensor, rest: tuple[int | None, ...], groups:
     fits = weight.ndim == len(rest) + 2 and all(w in (None, n) for w, n in zip(rest, weight.shape[2:], strict=True))
     if not fits or len(weight) % groups:
         shape = ", ".join("T" if w is None else str(w) for w in rest)
-        rule = f"[C', C / groups, {shape}] with C' divisible by {groups} groups and the functions of the basis"
+        rule = f"[C', C / groups, {shape}], the last axis the basis functions, with C' divisible by {groups} groups"
         raise ValueError(f"{who}: expected weight {rule}, got shape {tuple(weight.shape)}")
 
 

@@ -1,6 +1,7 @@
-"""Dense twins of `scale_lift` and `scale_conv`: one large zero-filled kernel for all scales, as in the paper's code.
+"""Dense reference implementations of `scale_lift` and `scale_conv`.
 
-Slow and easy to read; tests compare the fast path with them. Arguments are those of the fast path.
+They use one large zero-filled kernel for all scales, as the paper's code does. Tests compare the fast path with them.
+Arguments are those of the fast path.
 """
 
 from functools import lru_cache

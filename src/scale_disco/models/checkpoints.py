@@ -89,7 +89,7 @@ def download_weights(name: str, package: str, sha256: str | None = None) -> Path
     in_name = re.search(r"-([0-9a-f]{8,64})\.\w+$", file)
     start = in_name.group(1) if in_name else expected
     if start is None:
-        raise ValueError(f"{name}: {url} has no checksum in its name: give its sha256")
+        raise ValueError(f"{name}: {url} has no checksum in its name; pass its sha256")
     if expected is not None and not expected.startswith(start):
         raise ValueError(f"{name}: expected sha256 {expected}, but that of {url} begins with {start}")
     target = Path(torch.hub.get_dir()) / "checkpoints" / file
@@ -98,7 +98,7 @@ def download_weights(name: str, package: str, sha256: str | None = None) -> Path
         try:
             torch.hub.download_url_to_file(url, str(target), expected or start)
         except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:
-            raise OSError(f"{name}: cannot download {url} ({reason(error)}); give a file of your own") from error
+            raise OSError(f"{name}: cannot download {url} ({reason(error)}); pass a weights file") from error
     elif not (actual := _sha256_of(target)).startswith(start):
         raise ValueError(f"{name}: expected sha256 {start}... of {target}, found {actual}: delete it and try again")
     return target
@@ -190,7 +190,7 @@ def _read(path: Path) -> Any:
             why = f"it would call {plain(blocked.group(1))}: save its state_dict() alone" if blocked else error
             raise ValueError(f"read_weights: refused {path}: {why}") from error
         kind = f"safetensors file ({plain(reason(error))})" if safe else "checkpoint of torch or safetensors"
-        raise ValueError(f"read_weights: {path} is damaged, or no {kind}") from error
+        raise ValueError(f"read_weights: {path} is damaged, or not a {kind}") from error
 
 
 def _address(name: str, package: str) -> str:
@@ -208,5 +208,5 @@ def _address(name: str, package: str) -> str:
     except Exception as error:  # old versions have other names for these
         raise ValueError(f"{name}: {package} does not say where its weights are ({reason(error)})") from error
     if not isinstance(url, str) or not url:
-        raise ValueError(f"{name}: {package} does not say where its weights are (url is {url!r}): give a file of them")
+        raise ValueError(f"{name}: {package} does not say where its weights are (url is {url!r}); pass a weights file")
     return url

@@ -149,7 +149,7 @@ def cnn(
     network, sources = _NETWORKS[name], f"a file, {' or '.join(PACKAGES)}"
     if pretrained is None:
         if sha256 is not None:
-            raise ValueError(f"{name}: sha256 is that of a file of weights: give pretrained too")
+            raise ValueError(f"{name}: sha256 requires pretrained")
         return network(_CLASSES if classes is None else classes, stride_first=stride_first)
     if not isinstance(pretrained, (str, os.PathLike)):
         raise TypeError(f"{name}: pretrained must be {sources}, got {pretrained!r}")

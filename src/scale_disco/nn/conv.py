@@ -99,7 +99,7 @@ class ScaleConvolution(SpatialDims, FixedTensors):
             note = json.loads(bytes(state.round().to(torch.uint8).tolist()))  # rounded, as all tensors may be cast
             spec, fingerprint = note["spec"], [float(number) for number in note["fingerprint"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{who}: the checkpoint's note on its basis is damaged ({error})") from error
+            raise ValueError(f"{who}: the basis metadata in the checkpoint is corrupted ({error})") from error
         if len(own) != len(fingerprint) or not all(
             math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(own, fingerprint, strict=True)
         ):
@@ -154,7 +154,7 @@ def warn_of_steps(who: str, extent: int, scales: Scales) -> None:
     """Warn the caller's caller if neighboring scales are used and their steps differ."""
     steps = [scales.ratio(k + 1, k) for k in range(len(scales) - 1)]
     if extent > 1 and max(steps) >= 1.01 * min(steps):  # the authors' scales are rounded
-        why = f"assumes equal steps between scales, got {scales}: neighbors will not be equivariant"
+        why = f"assumes equal steps between scales, got {scales}; neighboring scales will not be equivariant"
         warnings.warn(f"{who}: scale_extent {extent} {why}", stacklevel=3)
 
 

@@ -137,7 +137,7 @@ def test_errors_are_one_line(add_run, tmp_path, capsys):
     for left in (key for key in good if key != "experiment"):
         path.write_text(json.dumps({key: good[key] for key in good if key != left}))
         assert main(["table", "mnist-scale", str(runs)]) == 1
-        assert_one_line(capsys, "table", "run.json: damaged, or no record of a training run")
+        assert_one_line(capsys, "table", "run.json: damaged, or not a run record")
     for changed in ({"epochs": [{}]}, {"facts": []}):
         path.write_text(json.dumps(good | changed))
         assert main(["table", "mnist-scale", str(runs)]) == 1

@@ -236,7 +236,7 @@ def test_runs_of_other_settings_are_an_error(done, tmp_path, capsys):
         (["--limit", "1"], "--limit must be at least 2, got 1"),
         (["--limit", "101"], "the last batch has 1"),
         (["--processes", "0"], "--processes must be at least 1, got 0"),
-        (["--device", "cuda:7"], "--device must be one that this machine has"),
+        (["--device", "cuda:7"], "device 'cuda:7' is not available; available: cpu"),
         (["--out", "file"], "cannot make the folder file: it is a file"),
     ],
 )

@@ -123,7 +123,7 @@ def test_command_prints_and_plots(run, capsys, tmp_path):
     out, err = capsys.readouterr()
     assert "mnist/cnn, last weights:" in out
     assert "errors on 125 test images" in out
-    assert f"written {figure}" in err
+    assert f"wrote {figure}" in err
     assert figure.stat().st_size > 10_000
     assert main(["test", str(run), "--limit", "125", "--outside", "20", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 125
@@ -134,13 +134,13 @@ def test_errors_are_one_line(run, tmp_path, capsys):
         assert main(["test", *map(str, arguments)]) == 1
         assert_one_line(capsys, "test", message)
 
-    refused("no training run: it has no run.json", tmp_path)
+    refused("not a training run (run.json is missing)", tmp_path)
     refused("--checkpoint must be best or last, got 'first'", run, "--checkpoint", "first")
     refused("--limit must be at least 1, got 0", run, "--limit", 0)
     refused("--outside must be at least 0, got -1", run, "--outside", -1)
     refused("disco data mnist-scale", run, "--data", tmp_path)
     np.savez(run / "answers.npz", weights=np.frombuffer(_digest(run), np.uint8), test=np.full(9, 77, np.uint8))
-    refused("other values than classes", run, "--checkpoint", "best", "--outside", 0)
+    refused("has invalid class indices", run, "--checkpoint", "best", "--outside", 0)
     (run / "answers.npz").write_bytes(b"PK")
     refused("answers.npz: damaged; delete it to test again", run, "--checkpoint", "best", "--outside", 0)
     (run / "best.safetensors").write_bytes(b"x" * 100)
@@ -164,4 +164,4 @@ def test_weights_of_another_network_are_refused(run, capsys):
     assert_one_line(capsys, "test", "not of mnist/cnn")
     torch.save({"state_dict": {}}, run / "last.ckpt")
     assert main(["test", str(run), "--checkpoint", "last"]) == 1
-    assert_one_line(capsys, "test", "last.ckpt: damaged, or no")
+    assert_one_line(capsys, "test", "last.ckpt: damaged, or not a checkpoint")

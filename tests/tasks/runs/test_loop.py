@@ -227,12 +227,12 @@ def test_one_process_at_a_time(data, tmp_path, whole, capsys):
 
 def test_resume_needs_a_run(data, tmp_path, capsys):
     assert train(data, tmp_path / "none", "--resume") == 1
-    assert_one_line(capsys, "train", "no training run: it has no run.json")
+    assert_one_line(capsys, "train", "not a training run (run.json is missing)")
     (tmp_path / "run.json").write_text("{")
     assert train(data, tmp_path, "--resume") == 1
-    assert_one_line(capsys, "train", "damaged, or no record of a training run")
+    assert_one_line(capsys, "train", "damaged, or not a run record")
     assert main(["train", "mnist-scale", "--resume"]) == 1
-    assert_one_line(capsys, "train", "--resume needs --out")
+    assert_one_line(capsys, "train", "--resume requires --out")
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def test_damaged_checkpoints_are_one_line(data, unfinished, capsys):
     path.write_bytes(b"")
     refused("last.ckpt: damaged")
     torch.save({"state_dict": {}}, path)
-    refused("last.ckpt: damaged, or no checkpoint of a run (epoch is missing")
+    refused("last.ckpt: damaged, or not a checkpoint of a run (epoch is missing")
     torch.save(good | {"state_dict": {}}, path)
     refused("last.ckpt: damaged, or of another network")
     torch.save(good | {"state_dict": Trap()}, path)

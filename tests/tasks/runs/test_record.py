@@ -41,7 +41,7 @@ def test_options_of_a_record(tmp_path):
     ("change", "message"),
     [
         ({"experiment": "imagenet"}, "experiment must be one of mnist-scale"),
-        ({"settings": {"epochs": "2"}}, "epochs is empty or of another type"),
+        ({"settings": {"epochs": "2"}}, "epochs has the wrong type or is empty"),
         ({"settings": {"model": "mnist/none"}}, "--model must be one of"),
         ({"settings": {"speed": 2}}, "speed"),
         ({"epochs": [{"epoch": 1}]}, "training loss is missing"),
@@ -52,5 +52,5 @@ def test_damaged_records_are_refused(change, message, tmp_path):
     run = write_run(tmp_path, "run", MnistScaleOptions()) / "run"
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(record | change))
-    with pytest.raises(ValueError, match=f"damaged, or no record of a training run .*{message}"):
+    with pytest.raises(ValueError, match=f"damaged, or not a run record .*{message}"):
         read_record(run)

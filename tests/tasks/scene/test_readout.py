@@ -148,9 +148,7 @@ def test_argmax_is_the_papers():
 
 
 def test_scales_must_grow_by_one_factor():
-    with pytest.raises(
-        ValueError, match=r"Readout: scales must be 4 or more that grow by one factor, got Scales\(1, 2, 3, 4\)"
-    ):
+    with pytest.raises(ValueError, match=r"Readout: expected 4 or more geometric scales, got Scales\(1, 2, 3, 4\)"):
         Equivariant(4, Scales([1, 2, 3, 4]))
     with pytest.raises(ValueError, match="4 or more"):
         Shift(4, Scales([1, 2, 4]))

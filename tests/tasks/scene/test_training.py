@@ -95,7 +95,7 @@ def test_the_estimator_needs_the_weights_that_it_was_trained_with(data, tmp_path
     record = json.loads(path.read_text())
     record["facts"]["weights"] = "0" * 64
     path.write_text(json.dumps(record))
-    with pytest.raises(FileNotFoundError, match="give it by --pretrained"):
+    with pytest.raises(FileNotFoundError, match="pass it as --pretrained"):
         scene_estimator(tmp_path / "run")
 
 
@@ -105,9 +105,7 @@ def test_weights_of_another_network_are_refused(data, tmp_path):
     for kind in ("shift", "as-is"):
         train(SceneOptions(backbone=kind, **SMALL), data=data, out=tmp_path / kind, cache=cache, bar=False, say=str)
     (tmp_path / "as-is" / "best.safetensors").replace(tmp_path / "shift" / "best.safetensors")
-    with pytest.raises(
-        ValueError, match="the readout was trained for a network of another kind, other scales or other"
-    ):
+    with pytest.raises(ValueError, match="the readout was trained for a different backbone, other scales or other"):
         scene_estimator(tmp_path / "shift")
 
 

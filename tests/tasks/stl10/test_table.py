@@ -277,7 +277,7 @@ def test_sizes_are_points_of_one_line(add_run):
     assert lines[1].get_ydata() == pytest.approx([20.625, 20.3625, 20, 20.5125, 21.25])
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["0.5", "0.7", "1", "1.4", "2"]
     assert [text.get_text() for text in axis.get_legend().texts] == ["scale in training", "WRN", "DISCO"]
-    assert axis.get_title() == "Error over the scale of images, with binomial standard deviations"
+    assert axis.get_title() == "Error vs. scale of images, with binomial standard deviations"
 
 
 def test_other_data_have_an_axis_of_their_own(add_run):
@@ -322,7 +322,7 @@ def test_a_trained_network_is_tested_and_told(trained, tmp_path, capsys):
         ["0.5", "smaller", "6"], ["0.707", "smaller", "6"], ["1", "test", "6"], ["1.414", "larger", "6"],
         ["2", "larger", "6"],
     ]  # fmt: skip
-    assert report.read_text().startswith("# Error over the scale of images\n")
+    assert report.read_text().startswith("# Error vs. scale of images\n")
     assert "digits" not in printed + report.read_text()
     assert figure.stat().st_size > 10_000
     assert main(["table", "stl10", str(trained), "--scales", str(curves)]) == 0
@@ -355,7 +355,7 @@ def test_data_without_a_name_are_refused(add_run, capsys):
     for name in ("name", "train"):
         runs = add_run(name, 1600, model="stl10/wrn", metadata={key: METADATA[key] for key in METADATA if key != name})
         assert main(["table", "stl10", str(runs / name)]) == 1
-        assert_one_line(capsys, "table", "run.json: damaged, or no record of a training run")
+        assert_one_line(capsys, "table", "run.json: damaged, or not a run record")
 
 
 def test_runs_of_another_experiment_only(add_run, tmp_path, capsys):

@@ -405,17 +405,17 @@ def test_a_record_without_metadata_is_one_line(trained_run, tmp_path, left, caps
     del record["facts"][left]
     (run / "run.json").write_text(json.dumps(record))
     assert main(["test", str(run)]) == 1
-    assert_one_line(capsys, "test", f"damaged, or no record of a training run ({left} is missing")
+    assert_one_line(capsys, "test", f"damaged, or not a run record ({left} is missing")
 
 
 DAMAGED = {
-    "no model": ("settings", "model", None, "model is empty or of another type"),
-    "half an image": ("settings", "limit", 2.5, "limit is empty or of another type"),
-    "a switch for a number": ("settings", "depth", True, "depth is empty or of another type"),
-    "no precision": ("settings", "precision", None, "precision is empty or of another type"),
-    "means that are words": ("facts", "mean", ["a", "b", "c"], "mean is empty or of another type"),
-    "null for std": ("facts", "deviation", [None] * 3, "deviation is empty or of another type"),
-    "no classes": ("facts", "classes", [], "classes is empty"),
+    "no model": ("settings", "model", None, "model has the wrong type or is empty"),
+    "half an image": ("settings", "limit", 2.5, "limit has the wrong type or is empty"),
+    "a switch for a number": ("settings", "depth", True, "depth has the wrong type or is empty"),
+    "no precision": ("settings", "precision", None, "precision has the wrong type or is empty"),
+    "means that are words": ("facts", "mean", ["a", "b", "c"], "mean has the wrong type or is empty"),
+    "null for std": ("facts", "deviation", [None] * 3, "deviation has the wrong type or is empty"),
+    "no classes": ("facts", "classes", [], "classes has the wrong type or is empty"),
 }
 
 
@@ -428,7 +428,7 @@ def test_a_damaged_record_is_one_line(trained_run, tmp_path, case, capsys):
     (run / "run.json").write_text(json.dumps(record))
     for words_ in (["test", str(run)], ["train", "stl10", "--resume", "--out", str(run)]):
         assert main(words_) == 1
-        assert_one_line(capsys, words_[0], f"damaged, or no record of a training run ({message}")
+        assert_one_line(capsys, words_[0], f"damaged, or not a run record ({message}")
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000])
@@ -450,7 +450,7 @@ def test_options_of_another_experiment_are_refused(tmp_path, capsys):
     file = tmp_path / "run.yaml"
     file.write_text("experiment: mnist-scale\nseed: 3\n")
     assert main(["train", "stl10", "--config", str(file)]) == 1
-    assert_one_line(capsys, "train", "it is for mnist-scale, got stl10")
+    assert_one_line(capsys, "train", "this config is for mnist-scale, not stl10")
 
 
 def test_large_images_have_small_batches(generated):
@@ -461,7 +461,7 @@ def test_large_images_have_small_batches(generated):
 
 def test_best_weights_need_held_out_images(trained_run, capsys):
     assert main(["test", str(trained_run), "--checkpoint", "best"]) == 1
-    assert_one_line(capsys, "test", "no images were held out (--holdout)")
+    assert_one_line(capsys, "test", "without a validation set (--holdout 0) use --checkpoint last")
 
 
 def test_decoded_images_are_cached(image_folder, tmp_path, monkeypatch):

@@ -314,7 +314,7 @@ def test_results_of_another_tracker_raise(three, tmp_path):
     run(StaticBoxTracker(), three, tmp_path / "out", fingerprint="weights 1")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.txt")}
     with pytest.raises(
-        ValueError, match="another tracker, weights 1, this one is weights 2: give another result folder"
+        ValueError, match="another tracker, weights 1, this one is weights 2: use another result folder"
     ):
         run(StaticBoxTracker(), three, tmp_path / "out", fingerprint="weights 2")
     for content in ("{", "[]"):

@@ -244,7 +244,7 @@ def test_invalid_arguments_raise(tmp_path):
     odd = create_model("track/siamfc+").state_dict() | {"gain": torch.zeros(3)}
     with pytest.raises(ValueError, match="does not fit: gain has 3 values, not 1"):
         create_model("track/siamfc+", pretrained=saved(tmp_path, odd))
-    with pytest.raises(ValueError, match="give pretrained too"):
+    with pytest.raises(ValueError, match="sha256 and pixels require pretrained"):
         create_model("track/disco", pixels="raw")
     with pytest.raises(ValueError, match="in geometric progression"):
         create_model("track/disco", scales=(1, 1.5, 2))

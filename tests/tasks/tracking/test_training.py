@@ -225,7 +225,7 @@ def test_resume_refuses_other_videos(tracker_run, videos, tmp_path, capsys):
 
 def test_a_tracker_is_tested_elsewhere(tracker_run, capsys):
     assert main(["test", str(tracker_run)]) == 1
-    assert_one_line(capsys, "test", "a run of tracker is tested by disco otb ROOT --tracker RUN")
+    assert_one_line(capsys, "test", "tracker runs are evaluated with disco otb ROOT --tracker RUN")
 
 
 def test_tables_leave_trackers_out(tracker_run, capsys):
@@ -241,7 +241,7 @@ def test_a_record_without_metadata_is_one_line(tracker_run, tmp_path, left):
     record = json.loads((run / "run.json").read_text())
     del record["facts"][left]
     (run / "run.json").write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=f"damaged, or no record of a training run .{left} is missing"):
+    with pytest.raises(ValueError, match=f"damaged, or not a run record .{left} is missing"):
         trained(run)
 
 
@@ -264,7 +264,7 @@ ERRORS = {
     "too much held out": (["--holdout", "0.96"], 1, "--holdout 0.96 of 10 videos leaves 10 for validation"),
     "too little held out": (["--holdout", "0.01"], 1, "--holdout 0.01 of 10 videos leaves 0 for validation"),
     "no weights": (["--pretrained", "nowhere.safetensors"], 1, "nowhere.safetensors"),
-    "cache": (["--cache", "x"], 1, "--cache stores the decoded images"),
+    "cache": (["--cache", "x"], 1, "--cache is only supported by stl10 --format folder and by scene"),
     "another experiment": (["--depth", "10"], 2, "--depth is not an option of tracker"),
 }
 

@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> None:
     terminal.show(options, document, f"{provenance(_command(options))}\n\n{report}")
     if options.csv:
         write_csv(options.csv, rows)
-        terminal.say(f"written {options.csv}")
+        terminal.say(f"wrote {options.csv}")
     if options.out:
         text = f"{_HOW}\n\n{report}"
         terminal.write_report(options.out, "Speed and memory", text, document, command=_command(options))

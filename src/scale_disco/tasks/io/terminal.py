@@ -74,7 +74,7 @@ def add_command(
     parser.set_defaults(run=run)
     common = parser.add_argument_group("options of every command")
     common.add_argument("--json", action="store_true", help="print one JSON document")
-    common.add_argument("--quiet", action="store_true", help="print no progress or messages, only errors")
+    common.add_argument("--quiet", action="store_true", help="suppress progress and messages")
     common.add_argument("--threads", type=int, metavar="N", help="number of CPU threads (default: torch's)")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
@@ -82,7 +82,7 @@ def add_command(
 
 def add_seed(parser: argparse._ActionsContainer, what: str) -> None:
     """Add --seed."""
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help=f"random seed of {what} (default 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=f"random seed for {what} (default 0)")
 
 
 def add_device(parser: argparse._ActionsContainer, default: str = "cpu") -> None:
@@ -107,7 +107,7 @@ def add_report(parser: argparse._ActionsContainer) -> None:
 
 def add_plot(parser: argparse._ActionsContainer, what: str) -> None:
     """Add --plot, the file of a figure."""
-    parser.add_argument("--plot", type=Path, metavar="FILE", help=f"draw {what} to a .png, .svg or .pdf file")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=f"save a plot of {what} (.png, .svg or .pdf)")
 
 
 def suggest(action: argparse.Action, words: Iterable[str], *, folders: bool = False) -> None:
@@ -174,7 +174,7 @@ def chosen_device(options: argparse.Namespace) -> torch.device:
     """Return the device of --device; raise an error if this machine does not have it."""
     name, available = options.device, devices()
     if name not in available and name not in {device.split(":")[0] for device in available}:
-        raise ValueError(f"--device must be one that this machine has ({', '.join(available)}), got {name!r}")
+        raise ValueError(f"device {name!r} is not available; available: {', '.join(available)}")
     return torch.device(name)
 
 
@@ -195,7 +195,7 @@ def write_plot(options: argparse.Namespace, figure: Callable[[], Figure]) -> Non
     """Write the figure to --plot, if given."""
     if options.plot:
         save_figure(figure(), options.plot)
-        say(f"written {options.plot}")
+        say(f"wrote {options.plot}")
 
 
 def write_report(path: Path, title: str, text: str, document: dict[str, Any], *, command: str) -> None:
@@ -205,7 +205,7 @@ def write_report(path: Path, title: str, text: str, document: dict[str, Any], *,
     else:
         content = f"# {title}\n\n{provenance(command)}\n\n{text}"
     write(path, f"{content}\n".encode())
-    say(f"written {path}")
+    say(f"wrote {path}")
 
 
 def add_operator(parser: argparse._ActionsContainer) -> None:
@@ -229,7 +229,7 @@ def add_scales(parser: argparse._ActionsContainer) -> None:
 def chosen_scales(options: argparse.Namespace) -> Scales:
     """Return the scales given by the options of `add_scales`."""
     if (options.step is None) != (options.count is None):
-        raise ValueError("--step and --count go together")
+        raise ValueError("--step and --count must be used together")
     if options.step is not None:
         if options.scales:
             raise ValueError("pass either --scales or --step with --count, not both")

@@ -178,7 +178,7 @@ def _networks(title: str, summary: str, results: Mapping[str, Any], out: Path) -
         f"{summary} Shaded scales were seen in training; to their right, a line stays low as far as the kernels follow "
         "the scale.",
         [
-            PageFigure(plot_error_over_scale(curves, FACTORS), "Error over the scale of digits for three networks"),
+            PageFigure(plot_error_over_scale(curves, FACTORS), "Error vs. scale of digits for three networks"),
             Table(["error, %", *_KINDS], rows, best),
         ],
         [

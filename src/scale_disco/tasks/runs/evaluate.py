@@ -58,7 +58,7 @@ def evaluate(
     fingerprint = hashlib.sha256(_weights(run, checkpoint).read_bytes()).hexdigest()
     experiment = EXPERIMENTS[options.experiment]
     if experiment.make_evaluation is None:
-        raise ValueError(f"a run of {options.experiment} is tested by {experiment.test_command}")
+        raise ValueError(f"{options.experiment} runs are evaluated with {experiment.test_command}")
     folder = data or Path(record["data"])
     evaluation = experiment.make_evaluation(options, folder, metadata, limit=limit, outside=outside)
     start = time.monotonic()
@@ -93,7 +93,7 @@ def _reason_not_to_record(run: Path, status: str, evaluation: Evaluation, result
     if not result["complete"]:
         return f"the test set has {evaluation.total} images"
     if result["checkpoint"] != weights:
-        return f"the recipe names the {weights} weights"
+        return f"the recipe evaluates the {weights} checkpoint"
     try:
         tested = read_tested(run) or {"by scale": []}
     except ValueError:  # a damaged file is overwritten
@@ -132,8 +132,8 @@ def _weights(run: Path, checkpoint: str) -> Path:
     path = run / names[checkpoint]
     if not path.is_file():
         if checkpoint == "best" and any(row["validation error"] is None for row in read_record(run)["epochs"]):
-            raise ValueError(f"{run}: no {path.name}: no images were held out (--holdout) to find it; test the last")
-        raise FileNotFoundError(f"{run}: no {path.name} yet: the run has not finished an epoch; train on with --resume")
+            raise ValueError(f"{run}: no {path.name}: without a validation set (--holdout 0) use --checkpoint last")
+        raise FileNotFoundError(f"{run}: no {path.name} yet: no epoch is finished; continue the training with --resume")
     return path
 
 
@@ -212,6 +212,6 @@ class _PredictionCache:
         for name, labels in cached.items():
             valid = labels.dtype == self.dtype and ((labels < self.classes) | (labels == self.unknown)).all()
             if not valid or labels.ndim != 1:
-                what = f"{plain(name)} has other values than classes"
+                what = f"{plain(name)} has invalid class indices"
                 raise ValueError(f"{self.path}: damaged; delete it to test again ({what})")
         return cached

@@ -1,4 +1,4 @@
-"""The experiments of `disco train`, `disco test` and `disco table`, imported when asked for. Add a new one here."""
+"""The experiments of `disco train`, `disco test` and `disco table`, imported lazily. Register new ones here."""
 
 from collections import UserDict
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from .options import RunOptions
 if TYPE_CHECKING:
     from .tables import RunGroup
 
-Progress = Callable[[int, int], None]  # called with what is done, and the total
+Progress = Callable[[int, int], None]  # (done, total)
 
 
 class TrainingData(NamedTuple):

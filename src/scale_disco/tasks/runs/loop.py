@@ -57,11 +57,11 @@ def train(
         out: Folder of the run.
         resume: Resume the run in `out`.
         device: A device, a type of devices, or "auto": the fastest available.
-        devices: Number of processes or GPUs that share every batch.
-        nodes: Number of machines, each with so many devices.
+        devices: Number of GPUs or CPU processes per node; each batch is split across them.
+        nodes: Number of nodes, each with `devices` devices.
         channels_last: Use the channels_last memory format, which is faster on newer GPUs.
-        cache: Where decoded images are stored.
-        say: Called with a line for the user after every epoch.
+        cache: File of decoded images, or folder of scale profiles.
+        say: Logging callback, called with one line per epoch.
         bar: Show a progress bar, at a terminal.
         reading: Entered while data are read; shows the progress.
     """
@@ -80,7 +80,7 @@ def train(
     if recipe.precision == "16" and _on_cpu(placement):
         raise ValueError("--precision 16 needs a GPU; 32 and bf16 run on every device")
     if cache is not None and not experiment.caches:
-        raise ValueError("--cache stores the decoded images of stl10 --format folder, or the scale profiles of scene")
+        raise ValueError("--cache is only supported by stl10 --format folder and by scene")
     with reading or nullcontext() as progress:
         caching = {"cache": cache, "progress": progress} if experiment.caches else {}
         training_data = experiment.make_data(options, data, **caching)
@@ -118,7 +118,7 @@ def _placement(device: torch.device | None, devices: int) -> dict[str, Any]:
     if device is None or device.index is None or device.type == "cpu":
         return {"accelerator": "auto" if device is None else device.type, "devices": devices}
     if devices > 1:
-        raise ValueError(f"--device {device} is one: give --device {device.type} with --devices {devices}")
+        raise ValueError(f"--device {device} is a single device; use --device {device.type} with --devices {devices}")
     return {"accelerator": device.type, "devices": [device.index]}
 
 
@@ -215,7 +215,7 @@ class _CheckpointCallback(Checkpoint):
 
     @property
     def state_key(self) -> str:
-        """Part of the checkpoint format: runs of version 0.1.0 hold their epochs under this key."""
+        """Part of the checkpoint format: checkpoints store their epochs under this key."""
         return "_Diary"
 
     def state_dict(self) -> dict[str, Any]:
@@ -357,7 +357,7 @@ def _check_weights(path: Path, module: TrainingModule) -> None:
 
 @contextmanager
 def _lightning_contained() -> Iterator[None]:
-    """Silence Lightning's remarks and advice, and restore torch's deterministic flag, which Lightning sets."""
+    """Suppress Lightning's info logs and harmless warnings; restore torch's deterministic flag, which it sets."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
     levels = [logger.level for logger in loggers]

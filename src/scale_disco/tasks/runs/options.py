@@ -47,7 +47,7 @@ def flag(name: str) -> str:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of every experiment. Together they fix all weights of a run."""
+    """Options of every experiment. With the data, they determine a run."""
 
     experiment: ClassVar[str]
     recipes: ClassVar[Mapping[str, Recipe]]
@@ -55,12 +55,12 @@ class RunOptions:
 
     model: str
     recipe: str
-    epochs: int | None = option(None, "number of epochs; the schedule is stretched to it", rule=at_least(1))
-    limit: int | None = option(None, "maximum number of training images (or videos), for trials", rule=at_least(2))
-    seed: int = option(0, "random seed of weights, order and augmentation", rule=between(0, 2**32 - 1))
+    epochs: int | None = option(None, "number of epochs; the learning rate schedule is scaled to it", rule=at_least(1))
+    limit: int | None = option(None, "maximum number of training images (or videos), for quick tests", rule=at_least(2))
+    seed: int = option(0, "random seed for initialization, data order and augmentation", rule=between(0, 2**32 - 1))
 
     def __post_init__(self) -> None:
-        """Refuse values that break the rule of their option."""
+        """Raise ValueError for invalid values."""
         for name, each in self.fields().items():
             value, rule = getattr(self, name), each.metadata["rule"]
             if rule is not None and value is not None and not rule.accepts(value):
@@ -135,8 +135,8 @@ class OptimizerOptions(RunOptions):
         count = round(self.holdout * total)
         if self.holdout and not 0 < count <= total - least:
             raise ValueError(
-                f"--holdout {self.holdout} of {total} {what} leaves {count} for validation: there must be at least "
-                f"one, and {least} to train on; --holdout 0 needs none"
+                f"--holdout {self.holdout} of {total} {what} leaves {count} for validation: at least 1 is needed, and "
+                f"{least} for training; use --holdout 0 for no validation set"
             )
         return count
 
@@ -145,7 +145,7 @@ class OptimizerOptions(RunOptions):
 class NetworkOptions(OptimizerOptions):
     """Options of experiments that train a whole network."""
 
-    accumulate: int = option(1, "micro-batches per step, to save memory", rule=at_least(1))
+    accumulate: int = option(1, "gradient accumulation steps", rule=at_least(1))
     weight_decay: float | None = option(None, "weight decay", rule=NON_NEGATIVE)
-    ema: float = option(0.0, "decay of a moving average of the weights, such as 0.999, which is tested", rule=FRACTION)
+    ema: float = option(0.0, "EMA decay of the weights, such as 0.999; the EMA is evaluated", rule=FRACTION)
     precision: str = option("32", "32, 16 or bf16 (mixed precision, for GPUs)", choices=PRECISIONS)

@@ -57,7 +57,7 @@ def plot_error_over_scale(
         else:
             axis.set_yscale("linear")
     axis.minorticks_off()
-    finish(axis, f"Error over the scale of {subject}, with {bars}")
+    finish(axis, f"Error vs. scale of {subject}, with {bars}")
     return figure
 
 

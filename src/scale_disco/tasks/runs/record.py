@@ -40,7 +40,7 @@ _CHECKPOINT |= {"optimizer_states": list, "lr_schedulers": list, "pytorch-lightn
 def has_type(value: Any, expected: Any) -> bool:
     """Return whether a value has a type such as `int | None` or `list[str]`, as JSON has them.
 
-    Integers are floats, booleans are no integers, and a list of items is not empty.
+    int counts as float, bool does not count as int, and `list[...]` must not be empty.
 
     Example:
         >>> has_type(None, int | None), has_type(3, float), has_type(True, int), has_type([], list[str])
@@ -63,7 +63,7 @@ def _checked(document: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
         if key not in document:
             raise ValueError(f"{key} is missing")
         if not has_type(document[key], expected):
-            raise ValueError(f"{key} is empty or of another type")
+            raise ValueError(f"{key} has the wrong type or is empty")
     return document
 
 
@@ -71,7 +71,7 @@ def read_record(run: Path, experiment: str | None = None) -> dict[str, Any]:
     """Read the record of a run; ValueError if it is of another experiment than the one named."""
     path = run / RECORD
     if not path.is_file():
-        raise FileNotFoundError(f"{run}: no training run: it has no {RECORD}")
+        raise FileNotFoundError(f"{run}: not a training run ({RECORD} is missing)")
     try:
         record = _checked(read_json(path), _RECORD)
         recorded = options_of(record).experiment
@@ -81,7 +81,7 @@ def read_record(run: Path, experiment: str | None = None) -> dict[str, Any]:
         if record["status"] == "finished" and not record["epochs"]:
             raise ValueError("it is finished without an epoch")
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: damaged, or no record of a training run ({plain(error)})") from error
+        raise ValueError(f"{path}: damaged, or not a run record ({plain(error)})") from error
     if experiment not in (None, recorded):
         raise ValueError(f"{run} is a run of {recorded}, got {experiment}")
     return record
@@ -131,7 +131,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except MemoryError:
         raise
     except Exception as error:  # a malformed file makes torch raise anything
-        raise ValueError(f"{path}: damaged, or no checkpoint of a run ({plain(reason(error))})") from error
+        raise ValueError(f"{path}: damaged, or not a checkpoint of a run ({plain(reason(error))})") from error
 
 
 def write_record(run: Path, record: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ class Stages(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Frozen second stage of a ResNet-50 at nine scales, [B, 3, H, W] in RGB from 0 to 255 -> [B, 512, 9, h, w].
+    """Frozen first two stages of a ResNet-50 at nine scales, [B, 3, H, W] in RGB from 0 to 255 -> [B, 512, 9, h, w].
 
     Padding is by reflection: zeros at the edges would reveal the size of an image.
 
@@ -120,7 +120,7 @@ class ScaleEstimator(nn.Module):
         fingerprint = getattr(backbone, "fingerprint", "")
         if not readout.accepts(fingerprint):
             raise ValueError(
-                "ScaleEstimator: the readout was trained for a network of another kind, other scales or other weights "
+                "ScaleEstimator: the readout was trained for a different backbone, other scales or other weights "
                 f"than {fingerprint}: use the network that it was trained for, or train it again"
             )
         self.backbone, self.readout = backbone, readout

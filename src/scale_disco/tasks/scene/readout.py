@@ -51,7 +51,7 @@ class Readout(nn.Module):
         super().__init__()
         octaves = torch.tensor([scales.ratio(k) for k in range(len(scales))], dtype=torch.float64, device="cpu").log2()
         if len(scales) <= _OVERLAP or (octaves.diff().max() - octaves.diff().min()) > 1e-6:
-            raise ValueError(f"Readout: scales must be {_OVERLAP + 1} or more that grow by one factor, got {scales!r}")
+            raise ValueError(f"Readout: expected {_OVERLAP + 1} or more geometric scales, got {scales!r}")
         self.channels, self.step = channels, float(octaves[1])
         self.register_buffer("octaves", octaves.float())
         self.register_buffer("typical", torch.zeros(channels))
@@ -102,7 +102,7 @@ class Absolute(Readout):
 
 
 class Argmax(Absolute):
-    """From the scale of the largest response of every channel, as in the paper: [N, 512, 9] -> [N, 512] -> [N]."""
+    """Estimates scale from the argmax over scales of every channel, as in the paper: [N, 512, 9] -> [N, 512] -> [N]."""
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__(channels, scales)
@@ -118,7 +118,7 @@ class Argmax(Absolute):
 
 
 class Centroid(Argmax):
-    """From the mean scale of every channel, weighted by its responses: like `Argmax`, but smooth."""
+    """Estimates scale from the mean scale of every channel, weighted by its responses: like `Argmax`, but smooth."""
 
     def positions(self, profiles: Tensor) -> Tensor:
         weights = profiles / (profiles.sum(2, keepdim=True) + _EPS)
@@ -127,7 +127,7 @@ class Centroid(Argmax):
 
 
 class Profile(Absolute):
-    """From the responses of all channels at all scales, or at the first few."""
+    """Estimates scale from the responses of all channels at all scales, or at the first few."""
 
     def __init__(self, channels: int, scales: Scales, seen: int | None = None) -> None:
         super().__init__(channels, scales)
@@ -140,14 +140,14 @@ class Profile(Absolute):
 
 
 class FirstScale(Profile):
-    """From the first scale alone, that of the original network: the baseline without a scale axis."""
+    """Estimates scale from the first scale alone, that of the original network: the baseline without a scale axis."""
 
     def __init__(self, channels: int, scales: Scales) -> None:
         super().__init__(channels, scales, seen=1)
 
 
 class Equivariant(Absolute):
-    """By weights shared along the axis: every scale votes for a size relative to itself, and votes are averaged.
+    """Shares weights along the axis: every scale votes for a size relative to itself, and votes are averaged.
 
     A profile shifted by one scale shifts the votes by one scale, and so the output, except at the ends.
     """
@@ -175,7 +175,7 @@ class Equivariant(Absolute):
 
 
 class Shift(Readout):
-    """By the shift along the axis that makes profiles match others. Needs no training.
+    """Estimates scale from the shift along the scale axis that best aligns two profiles. Needs no training.
 
     Every profile of an image is compared with many others, each of which votes for a relative scale. Similar profiles
     have more weight, so that road is compared with road and trees with trees. A constant offset of all channels and

@@ -243,9 +243,9 @@ def _claim(folder: Path, fingerprint: str) -> None:
         owner = document.get("fingerprint") if isinstance(document, dict) else None
         if owner != fingerprint:
             trackers = f"another tracker, {plain(owner or 'unknown')}, this one is {fingerprint}"
-            raise ValueError(f"{folder} has results of {trackers}: give another result folder, or delete it")
+            raise ValueError(f"{folder} has results of {trackers}: use another result folder, or delete this one")
     elif next(folder.glob("*.txt"), None):
-        raise ValueError(f"{folder} has results of an unknown tracker, without {_TRACKER}: give another folder")
+        raise ValueError(f"{folder} has results of an unknown tracker, without {_TRACKER}: use another folder")
     else:
         write(path, f"{json.dumps({'fingerprint': fingerprint})}\n".encode())
 

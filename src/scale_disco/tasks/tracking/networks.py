@@ -394,7 +394,7 @@ def disco(
 def _with_weights(net: Siamese, who: str, pretrained: File | None, sha256: str | None, pixels: str | None) -> Siamese:
     if pretrained is None:
         if sha256 is not None or pixels is not None:
-            raise ValueError(f"{who}: sha256 and pixels describe a weight file: give pretrained too")
+            raise ValueError(f"{who}: sha256 and pixels require pretrained")
         return net
     for name, value in transfer(net.features, read_checkpoint(pretrained, sha256), who, pixels).items():
         own = net.get_buffer(name)

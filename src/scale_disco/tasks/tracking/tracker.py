@@ -146,8 +146,8 @@ class SiameseTracker:
 
     Args:
         network: From `create_model("track/...")`; a baked copy of it is used.
-        mode: How the scale is estimated. "pyramid": three search crops of different sizes, as in the authors' code of
-            all five trackers; "axis": one search crop, whose scales are compared with those of the template (networks
+        mode: How the scale is estimated. "pyramid": three search crops of different sizes, as in the published code of
+            the other trackers; "axis": one search crop, whose scales are compared with those of the template (networks
             with a scale axis only); "fixed": not at all. Default: "axis" if the network has a scale axis.
         motion: Motion hyper-parameters. Default: "axis" or "default" of `MOTIONS`.
 
@@ -230,7 +230,7 @@ class SiameseTracker:
         return torch.cat([self.network.embed(part) for part in torch.split(search, 1 if single else len(search))])
 
     def _search_axis(self, image: Tensor) -> tuple[float, Tensor, float]:
-        """The same from one crop, whose scales are compared with those of the template."""
+        """Return (scale factor, displacement, score) from one crop, by comparing its scales with the template's."""
         shifts = self._shifts(self._crops(image, [1.0]))
         fine = _upsample(shifts[0])
         penalties = fine.new_tensor([self.motion.penalty, 1.0, self.motion.penalty])

@@ -235,7 +235,7 @@ def test_a_constant_image_has_an_empty_field(tmp_path, capsys):
         ("--every 3", "--every is for videos, got "),
         ("--every 0", "--every must be at least 1, got 0"),
         ("--run nowhere", "--run must be the folder of a run of `disco train scene`, got nowhere"),
-        ("--device nonsense", "--device must be one that this machine has"),
+        ("--device nonsense", "device 'nonsense' is not available; available: cpu"),
     ],
 )
 def test_invalid_options_are_refused(words, message, tmp_path, capsys):

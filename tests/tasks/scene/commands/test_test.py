@@ -160,11 +160,11 @@ def test_planes_have_the_size_that_progress_assumes():
         ("scene --planes 1 --textures {tmp}/nowhere", "no folder {tmp}/nowhere"),
         ("scene --planes 1 --checkpoint last", "--checkpoint is not an option of disco test scene"),
         ("scene --planes 1 --outside 3", "--outside is not an option of disco test scene"),
-        ("scene {tmp} --planes 1", "{tmp}: no training run: it has no run.json"),
+        ("scene {tmp} --planes 1", "{tmp}: not a training run (run.json is missing)"),
         ("{tmp} --planes 3", "--planes is an option of disco test scene"),
         ("./scene --cache {tmp}", "--cache is an option of disco test scene"),
         ("{tmp} {tmp}", "expected one RUN, got 2; disco test scene takes several"),
-        ("./scene", "scene: no training run: it has no run.json"),
+        ("./scene", "scene: not a training run (run.json is missing)"),
     ],
 )
 @pytest.mark.usefixtures("images")

@@ -149,7 +149,7 @@ def test_invalid_results_raise_before_tracking(videos, others, capsys):
 def test_the_success_plot_has_scores_and_highlights_ours(videos, others, capsys):
     pytest.importorskip("matplotlib")
     assert main(["otb", str(videos), "--compare", *map(str, others), "--plot", "success.svg"]) == 0
-    assert capsys.readouterr().err.endswith("written success.svg\n")
+    assert capsys.readouterr().err.endswith("wrote success.svg\n")
     assert (videos.parent / "success.svg").read_text().startswith("<?xml")
     half = [0.5] * 21, [0.25] * 51
     figure = plot_success({"others": ([1.0] * 20 + [0.0], [1.0] * 51), "ours": half}, "ours", "two")

@@ -99,7 +99,7 @@ def test_csv_and_video_of_a_moving_square(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert out.startswith("clip: 20 frames, 1 lost; final scale 1.19; ")
-    assert out.splitlines()[1:] == [f"written {tmp_path / 'out' / name}" for name in ("track.csv", "track.mp4")]
+    assert out.splitlines()[1:] == [f"wrote {tmp_path / 'out' / name}" for name in ("track.csv", "track.mp4")]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["track.csv", "track.mp4"]
 
 

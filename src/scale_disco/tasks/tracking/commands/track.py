@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
     out = options.out or Path("track") / video.name
     result = out / "track.mp4"
     if result.exists() and result.resolve() == Path(options.source).resolve():
-        raise ValueError(f"{options.source} would be replaced by the result: give another folder by --out")
+        raise ValueError(f"{options.source} would be replaced by the result; use another --out folder")
     start, box = _start(options, video)
     with ExitStack() as stack:
         frames = stack.enter_context(closing(video.frames(start)))
@@ -156,7 +156,7 @@ class TrackSummary:
             f"{video.name}: {counted(self.frames, 'frame')}, {self.lost} lost; final scale {self.last.scale:.3g}; "
             f"{self.frames / self.seconds:.1f} frames/s, {self.ms:.1f} ms per frame in the tracker"
         )
-        return "\n".join([line, *(f"written {file}" for file in self.files)])
+        return "\n".join([line, *(f"wrote {file}" for file in self.files)])
 
 
 def _record(

@@ -52,7 +52,7 @@ def find_sequences(root: Path) -> dict[str, tuple[Path, Path]]:
             name = _name(folder, target)
             if name in sequences:
                 same = f"{sequences[name][0]} and {folder}"
-                raise ValueError(f"otb: two sequences are called {name}: {same}; give the folder of one of them")
+                raise ValueError(f"otb: two sequences are called {name}: {same}; pass the folder of one of them")
             sequences[name] = folder, truth
     if not sequences:
         raise ValueError(
