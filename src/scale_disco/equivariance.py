@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .basis import Basis
-from .functional import scale_lift
+from .functional.conv import scale_lift
 from .resample import resample
 from .scales import Scales, as_scales
 

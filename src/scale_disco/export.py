@@ -18,7 +18,7 @@ from .convert.layers import PLAIN, FoldedConv
 from .convert.surgery import exchanged, replace
 from .files import check_writable, reason, written_atomically
 from .fold import fold, unfold
-from .functional import apply_kernels
+from .functional.conv import apply_kernels
 from .nn.conv import ScaleConvolution
 
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from ..basis import DiscreteBasis
 from ..basis.stencil import CONVOLUTION
 from ..fold import fold, unfold
-from ..functional import convolve, kernels, scale_maps
+from ..functional.conv import convolve, kernels, scale_maps
 from ..functional.layout import Layout
 from ..nn.fixed import FixedTensors
 from ..resample import kernel_reach, kernel_weights

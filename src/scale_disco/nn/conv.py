@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..basis import Basis
 from ..checks import check_count
-from ..functional import apply_kernels, kernels
+from ..functional.conv import apply_kernels, kernels
 from ..functional.layout import check_extent, lay_out
 from ..scales import Scales
 from .fixed import FixedTensors, SpatialDims

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from ..functional import at_least_single
+from ..functional.conv import at_least_single
 
 
 class SpatialDims:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..basis import DiscreteBasis
 from ..checks import check_choice, check_count, check_positive
 from ..fold import fold, unfold
-from ..functional import convolve_one, scale_maps
+from ..functional.conv import convolve_one, scale_maps
 from ..functional.layout import check_shape, check_window, lay_out
 from ..scales import Scales, as_scales
 from .fixed import FixedTensors, SpatialDims

@@ -12,7 +12,7 @@ from ...basis import Basis
 from ...basis.stencil import on_cpu
 from ...checks import check_count
 from ...fold import unfold
-from ...functional import convolve, lift, scale_maps
+from ...functional.conv import convolve, lift, scale_maps
 from ...functional.layout import check_input, check_shape
 from ...nn import ScaleConv2d, ScaleLift2d
 from ...nn.conv import ScaleConvolution
