@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from scale_disco import bake, to_scale_equivariant
 from scale_disco.convert.layers import PLAIN, FoldedConv
-from scale_disco.convert.surgery import exchanged
+from scale_disco.convert.surgery import replace_modules
 from scale_disco.files import written_atomically
 from scale_disco.models import create_model
 from scale_disco.tasks.bench.timing import Cost, Step, lower_bound_step, measure
@@ -43,7 +43,7 @@ class Ready(nn.Module):
 
 def without_convolutions(net: nn.Module, x: Tensor) -> nn.Module:
     """A copy of a network with the results of its convolutions at hand, to time everything else."""
-    others = exchanged(copy.deepcopy(net), lambda part: isinstance(part, (*PLAIN, FoldedConv)), Ready)
+    others = replace_modules(copy.deepcopy(net), lambda part: isinstance(part, (*PLAIN, FoldedConv)), Ready)
     for part in others.modules():
         if isinstance(part, nn.ReLU):
             part.inplace = False  # or it would change what is at hand

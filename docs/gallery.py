@@ -18,7 +18,7 @@ from torch import Tensor
 from scale_disco.files import written_atomically
 from scale_disco.tasks.io.figures import save_figure
 from scale_disco.tasks.io.images import read_image
-from scale_disco.tasks.scene.field import extent, scale_field
+from scale_disco.tasks.scene.field import color_range, scale_field
 from scale_disco.tasks.scene.networks import CHANNELS, SCALES, ScaleEstimator
 from scale_disco.tasks.scene.plots import overlay
 from scale_disco.tasks.scene.readout import READOUTS
@@ -67,7 +67,7 @@ def draw(photos: Path, estimator: Any, window: int, shown: bool, names: dict[str
     for name, title in names.items():
         image = read_image(photos / name, LONGEST)
         field = scale_field(estimator, image, window=window)
-        limit = extent(field)
+        limit = color_range(field)
         if shown:
             panels.append((title, image))
         under = image if shown else torch.full_like(image, 128)

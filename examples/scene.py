@@ -27,7 +27,7 @@ from scale_disco.tasks.io.figures import check_figure, save_figure
 from scale_disco.tasks.io.report import table
 from scale_disco.tasks.io.samples import photos
 from scale_disco.tasks.scene.evaluation import spearman
-from scale_disco.tasks.scene.field import extent, scale_field
+from scale_disco.tasks.scene.field import color_range, scale_field
 from scale_disco.tasks.scene.planes import Plane, Rendered, render
 from scale_disco.tasks.scene.plots import plot_field
 
@@ -65,7 +65,7 @@ def main() -> None:
     ranks = spearman(field.octaves.flatten(), true.flatten())
     print(f"rank correlation {ranks:.3f} over the whole image, {seconds:.1f} s")
     if options.plot:
-        save_figure(plot_field(image, *field, extent(field)), options.plot)
+        save_figure(plot_field(image, *field, color_range(field)), options.plot)
         print(f"saved {options.plot}")
 
 

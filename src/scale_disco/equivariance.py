@@ -73,7 +73,7 @@ def equivariance_error(
         >>> equivariance_error(lambda images: 2 * images, torch.rand(1, 1, 32, 32), [1, 2])
         0.0
     """
-    with evaluated(mapping):
+    with eval_mode(mapping):
         errors = _relative(_norms(mapping, images, as_scales(scales), mode, antialias, border, spatial_dims))
     return errors if per_step else sum(errors.values())
 
@@ -98,7 +98,7 @@ def assert_equivariant(
     Example:
         >>> assert_equivariant(torch.nn.Identity(), torch.rand(1, 1, 32, 32), [1, 2 ** 0.5, 2])
     """
-    with evaluated(mapping):
+    with eval_mode(mapping):
         errors = _relative(_norms(mapping, images, as_scales(scales), mode, antialias, border, spatial_dims))
     total = sum(errors.values())
     if not total <= tolerance:
@@ -158,7 +158,7 @@ def _relative(norms: Norms) -> dict[float, float]:
 
 
 @contextmanager
-def evaluated(*mappings: Mapping) -> Iterator[None]:
+def eval_mode(*mappings: Mapping) -> Iterator[None]:
     """Call networks in evaluation mode and without gradients, then restore their modes."""
     networks = [mapping for mapping in mappings if isinstance(mapping, torch.nn.Module)]
     training = [module for network in networks for module in network.modules() if module.training]

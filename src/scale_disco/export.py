@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from .convert.layers import PLAIN, FoldedConv
-from .convert.surgery import exchanged, replace
+from .convert.surgery import replace, replace_modules
 from .files import check_writable, reason, written_atomically
 from .fold import fold, unfold
 from .functional.conv import apply_kernels
@@ -50,7 +50,7 @@ def bake(module: nn.Module) -> nn.Module:
         fused: Any = BakedConvolution(layer, norm) if known else fuse_conv_bn_eval(layer, norm)  # type: ignore[arg-type, type-var]
         replace(baked, layer_name, fused)
         replace(baked, norm_name, nn.Identity())
-    return exchanged(baked, _bakeable, BakedConvolution)
+    return replace_modules(baked, _bakeable, BakedConvolution)
 
 
 class BakedConvolution(nn.Module):

@@ -17,12 +17,12 @@ from ..checks import check_choice
 from ..files import reason
 from ..functional.layout import check_extent
 from ..nn import ScaleProject
-from ..nn.conv import ScaleConvolution, warn_of_steps
+from ..nn.conv import ScaleConvolution, warn_unequal_steps
 from ..scales import Scales, as_scales
-from .inspect import Recorder, Trial
+from .inspect import ConversionCheck, Recorder
 from .layers import MAX_POOLS, PLAIN, FoldedConv, FoldedLift, call_of, is_spatial, is_strided
 from .network import OUTPUT, ProjectionPoint, ScaleEquivariant
-from .surgery import Replacement, exchanged
+from .surgery import Replacement, replace_modules
 
 __all__ = ["ScaleEquivariant", "to_scale_equivariant"]
 
@@ -88,24 +88,24 @@ def to_scale_equivariant(
     check_choice(_WHO, "downsampling", downsampling, ("as-is", "centered"))
     ScaleProject(reduce)  # checks it
     check_extent(_WHO, scale_extent, len(scales))
-    warn_of_steps(_WHO, scale_extent, scales)
+    warn_unequal_steps(_WHO, scale_extent, scales)
     first = _check_model(model)
     _check_name(model, project)
     record = _recorded(model, first, example, required=project is not None or example is not None)
     refused = _refused(model, first.weight.ndim - 2, record, pooling, downsampling)
-    trial = None if record is None else Trial(model, _example(first, example), scales, reduce)
-    problem = trial.dependence() if trial is not None and strict else None
+    check = None if record is None else ConversionCheck(model, _example(first, example), scales, reduce)
+    problem = check.find_batch_dependence() if check is not None and strict else None
     spatial = [name for name, part in model.named_modules() if is_spatial(part)]
     order = spatial if record is None else [*record.calls, *spatial]
     lifting = next(name for name in order if name in spatial)  # called first
     for place in [] if problem else _places(record, project):
         unchanged = set(refused)
-        if trial is not None:
-            sizes, problem = trial.batch_sizes(place)
+        if check is not None:
+            sizes, problem = check.batch_sizes(place)
             if problem is not None:
                 continue
-            one_scale = {name for name, batches in sizes.items() if batches == {trial.batch}}
-            if project == "auto" and len(scales) > 1 and one_scale & trial.called & set(spatial):
+            one_scale = {name for name, batches in sizes.items() if batches == {check.batch}}
+            if project == "auto" and len(scales) > 1 and one_scale & check.called & set(spatial):
                 continue  # convolutions follow, which must see all scales
             if project not in ("auto", None):  # what follows a named place need not be convertible
                 refused = {name: why for name, why in refused.items() if name not in one_scale}
@@ -119,10 +119,10 @@ def to_scale_equivariant(
         centered = downsampling == "centered"
         parts = Replacement(scales, scale_extent, lift_layer, ordinary, pooling, centered, antialias)
         lift = FoldedLift(scales, first.weight.ndim - 2).to(first.weight) if antialias else None
-        network = exchanged(network, parts.chosen, parts.make)
+        network = replace_modules(network, parts.chosen, parts.make)
         net = ScaleEquivariant(network, scales, place, reduce, unconverted, lift=lift)
         net.training = model.training  # submodules keep their own: frozen norms stay in evaluation mode
-        problem = None if trial is None else trial.problem(net)
+        problem = None if check is None else check.find_problem(net)
         if problem is None:
             return net
     raise ValueError(f"{_WHO}: {problem}")

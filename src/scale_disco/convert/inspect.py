@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..basis.stencil import CONVOLUTION
-from ..equivariance import evaluated
+from ..equivariance import eval_mode
 from ..files import reason
 from ..scales import Scales
 from .layers import FoldedConv, is_spatial
@@ -48,7 +48,7 @@ class Recorder(TorchFunctionMode):
 
     def run(self, model: nn.Module, image: Tensor) -> None:
         """Call the network. If all outputs are maps, no global pool counts: scales are reduced at the output."""
-        with ExitStack() as hooks, evaluated(model):
+        with ExitStack() as hooks, eval_mode(model):
             for name, module in model.named_modules():
                 enter = module.register_forward_pre_hook(lambda _, inputs, name=name: self._enter(name, inputs))
                 hooks.enter_context(enter)
@@ -110,7 +110,7 @@ class Recorder(TorchFunctionMode):
             self.unsupported.setdefault(name, _UNSUPPORTED[func])
 
 
-class Trial:
+class ConversionCheck:
     """Compares a network with its conversion on an example, in evaluation mode and without gradients."""
 
     batch = 2  # one image would broadcast against every batch
@@ -124,7 +124,7 @@ class Trial:
     def _output(self, count: int) -> Any:
         """Return the network's output for so many images."""
         try:
-            with evaluated(self.model):
+            with eval_mode(self.model):
                 return self.model(self._images(count))
         except Exception as error:  # from the network's own code
             why = f"{self.who} fails on a batch of {count} images, and conversion folds scales into it: {reason(error)}"
@@ -136,7 +136,7 @@ class Trial:
         rolled = [image.roll(k, -1) for k in range(count)]
         return torch.cat([x * (1 + k / 2) if x.is_floating_point() else x for k, x in enumerate(rolled)])
 
-    def dependence(self) -> str | None:
+    def find_batch_dependence(self) -> str | None:
         """Return why the output for an image depends on more than that image, which would mix scales; None if not."""
         outputs = tree_leaves(self._output(len(self.scales) * self.batch))
         for output, expected in zip(outputs, tree_leaves(self.expected), strict=True):
@@ -169,7 +169,7 @@ class Trial:
             part.register_forward_pre_hook(lambda _, inputs, name=name: note(name, inputs), prepend=True)
         where = "" if place is None else f" with the scales reduced {place}"
         try:
-            with evaluated(net):
+            with eval_mode(net):
                 shapes, expected = tree_map(_shape, net(self._images(self.batch))), tree_map(_shape, self.expected)
         except Exception as error:  # from the network's own code
             return {}, f"{self.who} does not run{where}: {reason(error)}"
@@ -190,12 +190,12 @@ class Trial:
                 return {}, f"{self.who} calls {name} before and after the projection; pass another module as project="
         return sizes, None
 
-    def problem(self, net: ScaleEquivariant) -> str | None:
+    def find_problem(self, net: ScaleEquivariant) -> str | None:
         """Return why a converted network does not behave like the given one; None if it does."""
         called: set[nn.Module] = set()
         layers = {name: part for name, part in net.network.named_modules() if isinstance(part, FoldedConv)}
         try:
-            with ExitStack() as hooks, evaluated(net, self.model):
+            with ExitStack() as hooks, eval_mode(net, self.model):
                 for part in layers.values():
                     hooks.enter_context(part.register_forward_pre_hook(lambda part, _: called.add(part)))
                 shapes, expected = (tree_map(_shape, run(self.example.clone())) for run in (net, self.model))

@@ -12,14 +12,14 @@ from .layers import MAX_POOLS, FoldedConv, GrowingMaxPool, MeanPool, PooledPoint
 _HOOKS = tuple(name for name in vars(nn.Identity()) if "hook" in name and not name.startswith(("_state", "_load")))
 
 
-def exchanged(module: nn.Module, chosen: Callable[[nn.Module], bool], make: Callable[[Any], nn.Module]) -> nn.Module:
+def replace_modules(net: nn.Module, chosen: Callable[[nn.Module], bool], make: Callable[[Any], nn.Module]) -> nn.Module:
     """Replace every chosen submodule, or the module itself, by what `make` returns for it; return the result."""
-    if chosen(module):
-        return make(module)
-    for name, part in list(module.named_modules(remove_duplicate=False)):
+    if chosen(net):
+        return make(net)
+    for name, part in list(net.named_modules(remove_duplicate=False)):
         if chosen(part):
-            replace(module, name, make(part))
-    return module
+            replace(net, name, make(part))
+    return net
 
 
 def replace(module: nn.Module, name: str, new: nn.Module) -> None:

@@ -52,9 +52,9 @@ def _transformed(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> Tensor | 
         return None
     if not x.is_cpu or x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):
         return None
-    if step == 1 and _fft.pays(x, kernel):
+    if step == 1 and _fft.is_faster(x, kernel):
         return _fft.correlate(x, kernel)
-    if _winograd.pays(x, kernel, step):
+    if _winograd.is_faster(x, kernel, step):
         return _winograd.correlate(x, kernel, step)
     return None
 

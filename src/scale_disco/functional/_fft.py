@@ -13,7 +13,7 @@ _MAP = 64  # maximum side: the spectrum of a kernel is as large as the map
 _SPECTRA = 1 << 25  # maximum number of kernel values at map size
 
 
-def pays(x: Tensor, kernel: Tensor) -> bool:
+def is_faster(x: Tensor, kernel: Tensor) -> bool:
     """Return whether `correlate` is faster than `F.conv2d`, for [B, C, H, W] and a kernel [C', C, side, side]."""
     return (
         kernel.shape[-1] >= _SIDE

@@ -26,7 +26,7 @@ _FILLED = 1.5  # maximum ratio of pixels in whole tiles to pixels in images
 _WEIGHTS = 1 << 17  # minimum in a kernel, such as 128 to 128 channels of 3x3 taps; twice that without gradients
 
 
-def pays(x: Tensor, kernel: Tensor, dilation: int = 1) -> bool:
+def is_faster(x: Tensor, kernel: Tensor, dilation: int = 1) -> bool:
     """Return whether `correlate` is faster than `F.conv2d`, for [B, C, H, W] and a kernel [C', C, side, side]."""
     least = _WEIGHTS if torch.is_grad_enabled() else 2 * _WEIGHTS  # the backward pass gains more
     return (

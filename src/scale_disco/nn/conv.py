@@ -143,14 +143,14 @@ class _ScaleConv(ScaleConvolution):
     ) -> None:
         if isinstance(basis, Basis):
             check_extent(type(self).__name__, scale_extent, len(basis.scales))
-            warn_of_steps(type(self).__name__, scale_extent, basis.scales)
+            warn_unequal_steps(type(self).__name__, scale_extent, basis.scales)
         self.scale_extent = scale_extent
         super().__init__(
             in_channels, out_channels, basis, stride, padding, groups, bias, padding_mode, device=device, dtype=dtype
         )
 
 
-def warn_of_steps(who: str, extent: int, scales: Scales) -> None:
+def warn_unequal_steps(who: str, extent: int, scales: Scales) -> None:
     """Warn the caller's caller if neighboring scales are used and their steps differ."""
     steps = [scales.ratio(k + 1, k) for k in range(len(scales) - 1)]
     if extent > 1 and max(steps) >= 1.01 * min(steps):  # the authors' scales are rounded

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale_disco.tasks.scene import field as field_module
-from scale_disco.tasks.scene.field import Field, cell_field, enlarged, extent, scale_field, weighted_quantile
+from scale_disco.tasks.scene.field import Field, cell_field, color_range, enlarged, scale_field, weighted_quantile
 from tests.tasks.scene.estimators import Waves, chirp
 
 
@@ -129,12 +129,12 @@ def test_weighted_quantiles():
     assert weighted_quantile(values, torch.zeros(3), 0.5) == 0
 
 
-def test_extent_is_that_of_confident_places():
+def test_the_color_range_is_that_of_confident_places():
     octaves, confidence = torch.linspace(-3, 3, 601), torch.zeros(601)
     confidence[200:401] = 0.5  # from -1 to 1
-    assert extent(Field(octaves, confidence)) == pytest.approx(0.98, abs=0.02)
-    assert extent(Field(octaves / 100, confidence)) == 0.5
-    assert extent(Field(octaves, 0 * confidence)) == 0.5
+    assert color_range(Field(octaves, confidence)) == pytest.approx(0.98, abs=0.02)
+    assert color_range(Field(octaves / 100, confidence)) == 0.5
+    assert color_range(Field(octaves, 0 * confidence)) == 0.5
 
 
 def test_non_finite_octaves_are_ignored():

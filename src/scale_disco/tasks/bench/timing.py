@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ... import functional
 from ...basis import DiscreteBasis
 from ...basis.stencil import CONVOLUTION
-from ...convert.surgery import exchanged
+from ...convert.surgery import replace_modules
 from ...export import bake
 from ...functional import reference
 from ...models import create_model
@@ -213,7 +213,7 @@ def _silenced_stderr() -> Iterator[None]:
 
 def on_reference(module: nn.Module) -> nn.Module:
     """Return a copy of a module whose scale convolutions run on the dense reference."""
-    return exchanged(copy.deepcopy(module), lambda module: isinstance(module, ScaleConvolution), _Dense)
+    return replace_modules(copy.deepcopy(module), lambda module: isinstance(module, ScaleConvolution), _Dense)
 
 
 class _Dense(nn.Module):

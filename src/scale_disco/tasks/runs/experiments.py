@@ -90,9 +90,9 @@ class Experiment:
     cache_folder: str | None = None  # next to runs; the default cache
 
 
-def load(place: str) -> Any:
+def import_object(path: str) -> Any:
     """Import an object of `scale_disco.tasks` by "module:object"."""
-    module, attribute = place.split(":")
+    module, attribute = path.split(":")
     return getattr(import_module(f"...{module}", __name__), attribute)
 
 
@@ -100,7 +100,7 @@ class _LazyRegistry(UserDict[str, Any]):
     """Objects by name, each imported when asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        return load(self.data[name])
+        return import_object(self.data[name])
 
 
 EXPERIMENTS: Mapping[str, Experiment] = _LazyRegistry(

@@ -26,7 +26,7 @@ from safetensors.torch import save
 from ...files import is_draft, locked, make_folder, reason, write
 from ..io.report import machine, versions, write_csv
 from .batches import Batch, evaluation_batches, training_batches
-from .experiments import EXPERIMENTS, Progress, TrainingData, load
+from .experiments import EXPERIMENTS, Progress, TrainingData, import_object
 from .modules import TrainingModule
 from .options import RunOptions, flag
 from .record import BEST, EPOCHS, LAST, METADATA, RECORD, options_of, read_checkpoint, read_record, write_record
@@ -104,7 +104,7 @@ def train(
                 write_record(out, record)
         layout = torch.channels_last if channels_last else torch.contiguous_format
         network.to(memory_format=layout)  # type: ignore[call-overload]
-        module = load(experiment.training_module)(network, options, steps=steps)
+        module = import_object(experiment.training_module)(network, options, steps=steps)
         if devices * nodes > 1:
             placement["strategy"] = _strategy(module)
         checkpoints = _CheckpointCallback(out, record, lambda rows: say(_epoch_line(rows, recipe.epochs)))

@@ -170,13 +170,13 @@ def weighted_quantile(values: Tensor, weights: Tensor, fraction: float) -> float
     return float(values.flatten()[order[place]])
 
 
-def extent(field: Field) -> float:
+def color_range(field: Field) -> float:
     """Return the octaves on either side of zero that contain 98 % of the confidence, at least half an octave.
 
     This is the color range of plots; a smaller one would make noise look like a scene.
 
     Example:
-        >>> extent(Field(torch.linspace(-1, 2, 301), torch.ones(301)))
+        >>> color_range(Field(torch.linspace(-1, 2, 301), torch.ones(301)))
         1.94
     """
     return max(0.5, round(weighted_quantile(field.octaves.abs(), field.confidence, 0.98), 2))

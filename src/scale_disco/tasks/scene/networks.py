@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...basis import HermiteBasis
 from ...convert import to_scale_equivariant
 from ...convert.layers import FoldedConv, is_spatial
-from ...convert.surgery import exchanged
+from ...convert.surgery import replace_modules
 from ...fold import fold, unfold
 from ...models.checkpoints import PACKAGES, download_weights, read_checkpoint
 from ...models.resnet import ResNet, cnn, is_stride_first
@@ -85,7 +85,7 @@ class Backbone(nn.Module):
             stages, SCALES, example=example, project=None, pooling=pooling, antialias=shift
         )
         if kind == "hermite":
-            exchanged(self.stages.network, lambda module: isinstance(module, FoldedConv), _HermiteConv)
+            replace_modules(self.stages.network, lambda module: isinstance(module, FoldedConv), _HermiteConv)
         for name, values in zip(("mean", "deviation"), PIXELS[pixels], strict=True):
             self.register_buffer(name, torch.tensor(values)[:, None, None])
         # radius of the receptive field at the largest scale, in pixels

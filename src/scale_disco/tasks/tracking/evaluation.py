@@ -6,10 +6,10 @@ ignored; got10k and the scripts of OTB, where they are rare, count them as failu
 
 from __future__ import annotations
 
+import collections.abc
 import json
 import math
 from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
@@ -29,7 +29,7 @@ from .results import Result, read_result, write_result
 from .tracker import Tracker, track
 
 OVERLAPS = torch.from_numpy(np.linspace(0, 1, 21))  # torch's own differ by a last digit
-PIXELS = torch.arange(51, dtype=torch.float64)
+DISTANCES = torch.arange(51, dtype=torch.float64)
 _NEAR = 20  # distance in pixels of the quoted precision
 _RATIO = 2.0  # minimum ratio of the largest scale to the smallest in a sequence with scale variation
 _TRACKER = "tracker.json"
@@ -76,7 +76,7 @@ def success_curve(overlaps: Tensor) -> Tensor:
 
 def precision_curve(distances: Tensor) -> Tensor:
     """Return the fraction of frames with centers at most 0, 1, ..., 50 pixels apart: [N] -> [51]."""
-    return (distances[:, None] <= PIXELS).double().mean(0)
+    return (distances[:, None] <= DISTANCES).double().mean(0)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def score(result: Result, sequence: Sequence) -> Score:
     )
 
 
-def mean_score(scores: Several[Score]) -> Score:
+def mean_score(scores: collections.abc.Sequence[Score]) -> Score:
     """Return the mean metrics over sequences, each with the same weight."""
     if not scores:
         raise ValueError("mean_score: expected at least one score, got none")
@@ -195,7 +195,7 @@ def overall(scores: dict[str, Score], sequences: Iterable[Sequence]) -> dict[str
 
 def run(
     tracker: Tracker,
-    sequences: Several[Sequence],
+    sequences: collections.abc.Sequence[Sequence],
     folder: Path,
     *,
     fingerprint: str,

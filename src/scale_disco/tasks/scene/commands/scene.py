@@ -24,7 +24,7 @@ from ...io.images import SHORTEST, find_images, is_image, read_image, shrink, si
 from ...io.terminal import Progress, add_command, add_device, add_out, chosen_device, say, show, suggest
 from ...io.video import VideoSource, VideoWriter, counted, open_video
 from ...io.weights import fingerprint
-from ..field import Estimator, Field, cell_field, enlarged, extent, scale_field
+from ..field import Estimator, Field, cell_field, color_range, enlarged, scale_field
 from ..networks import CELL, create
 from ..plots import overlay, plot_field
 from .outputs import KEY, Job, jobs_of
@@ -183,9 +183,9 @@ class FieldWriter:
         result = self._compute(scale_field, image, progress)
         job.save(result, key)
         if not self.options.no_figure:
-            save_figure(plot_field(image, *result, extent(result)), job.file(".png"))
+            save_figure(plot_field(image, *result, color_range(result)), job.file(".png"))
             packed = io.BytesIO()  # Pillow hides why it cannot write to a disk
-            to_image(overlay(image, *result, extent(result))).save(packed, "PNG")
+            to_image(overlay(image, *result, color_range(result))).save(packed, "PNG")
             write(job.file("-overlay.png"), packed.getvalue())
         report.rows.append(self._row(job, image, result, start, shrunk=max(size_of(job.path)) / max(image.shape)))
         job.write_note(report.rows[-1], key)
@@ -220,7 +220,7 @@ class FieldWriter:
 
     def _overlaid(self, job: Job, result: Field) -> Tensor:
         """Write the video with its fields over the frames, if requested, and return the first frame."""
-        video, limit = open_video(str(job.path.absolute())), extent(result)
+        video, limit = open_video(str(job.path.absolute())), color_range(result)
         frames = islice(self._frames(video), len(result.octaves))
         first, start = next(frames)
         if self.options.no_figure:
@@ -249,7 +249,7 @@ class FieldWriter:
             "source": job.path.name,
             "name": job.name,
             "size": [image.shape[2], image.shape[1]],
-            "octaves": extent(result),
+            "octaves": color_range(result),
             "confidence": float(result.confidence.mean()),
             "seconds": time.perf_counter() - start,
             "files": [str(file) for file in job.files(self.options)],
