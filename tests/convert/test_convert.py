@@ -191,7 +191,7 @@ def test_average_pooling_instead_of_strides_and_max_pooling_improves_equivarianc
     ).double()
     errors = {}
     for pooling in ("as-is", "growing", "average"):
-        for downsampling in ("as-is", "centred"):
+        for downsampling in ("as-is", "centered"):
             options = {"pooling": pooling, "downsampling": downsampling}
             example = torch.randn(1, 1, 64, 64).double()
             converted = to_scale_equivariant(net, (1, 2), project=None, example=example, **options)
@@ -203,9 +203,9 @@ def test_average_pooling_instead_of_strides_and_max_pooling_improves_equivarianc
             inside = (..., slice(3, -3), slice(3, -3))
             difference = (shrunk - expected)[inside].square().sum() / expected[inside].square().sum()
             errors[pooling, downsampling] = difference.item()
-    assert errors["average", "centred"] < 0.2 * errors["as-is", "as-is"]
-    assert errors["as-is", "centred"] < 0.6 * errors["as-is", "as-is"]
-    assert errors["growing", "centred"] < 0.6 * errors["as-is", "centred"]
+    assert errors["average", "centered"] < 0.2 * errors["as-is", "as-is"]
+    assert errors["as-is", "centered"] < 0.6 * errors["as-is", "as-is"]
+    assert errors["growing", "centered"] < 0.6 * errors["as-is", "centered"]
 
 
 @pytest.mark.parametrize("window", [(2, 2, 0), (3, 2, 1), (3, 2, 0), (3, 1, 1), (5, 3, 2)])

@@ -84,7 +84,7 @@ def to_scale_equivariant(
     """
     scales = as_scales(scales)
     check_choice(_WHO, "pooling", pooling, ("as-is", "growing", "average"))
-    downsampling = "centered" if downsampling == "centred" else downsampling
+    downsampling = "centered" if downsampling == "centred" else downsampling  # former spelling
     check_choice(_WHO, "downsampling", downsampling, ("as-is", "centered"))
     ScaleProject(reduce)  # checks it
     check_extent(_WHO, scale_extent, len(scales))

@@ -48,10 +48,10 @@ def test_scores_have_a_map_per_shift(name):
     network = create_model(name).eval()
     scores = network(random_crops(), random_crops())
     assert scores.place.shape == (2, 17, 17)
-    if network.steps:
-        assert scores.shifts.shape == (2, len(network.steps), 17, 17)
+    if network.template_octaves:
+        assert scores.shifts.shape == (2, len(network.template_octaves), 17, 17)
         assert float(scores.shifts.abs().max()) <= 1 + 1e-5  # cosines
-        assert network.steps[0] == -network.steps[-1] < 0
+        assert network.template_octaves[0] == -network.template_octaves[-1] < 0
     else:
         assert scores.shifts is None
 

@@ -86,7 +86,7 @@ class Backbone(nn.Module):
         )
         if kind == "hermite":
             replace_modules(self.stages.network, lambda module: isinstance(module, FoldedConv), _HermiteConv)
-        for name, values in zip(("mean", "deviation"), PIXELS[pixels], strict=True):
+        for name, values in zip(("mean", "deviation"), PIXELS[pixels], strict=True):  # keys of state_dict
             self.register_buffer(name, torch.tensor(values)[:, None, None])
         # radius of the receptive field at the largest scale, in pixels
         self.reach = round(_RECEPTIVE_FIELD[kind] / 2 * SCALES.ratio(len(SCALES) - 1))

@@ -106,7 +106,7 @@ def make_data(
         "name": train.name,
         "classes": list(train.classes),
         "mean": list(train.mean),
-        "deviation": list(train.std),
+        "deviation": list(train.std),  # key of run.json
         "train": _checksum(train),
         "test": _checksum(parts["test"]) if options.format == "stl10" else contents(_test_files(options, folder)),
     }

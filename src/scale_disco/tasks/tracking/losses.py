@@ -67,7 +67,8 @@ class TrackerModule(TrainingModule):
         place_loss = triplet_loss if self.options.model == "track/trisiam" else balanced_loss
         loss = place_loss(scores.place, positive_cells(shift, scores.place.shape[-1]))
         if scores.shifts is not None:
-            loss = loss + self.options.scale_weight * shift_loss(scores.shifts, shift, octaves, self.network.steps)
+            steps = self.network.template_octaves
+            loss = loss + self.options.scale_weight * shift_loss(scores.shifts, shift, octaves, steps)
         return loss
 
     def predict(self, batch: Batch) -> Tensor:

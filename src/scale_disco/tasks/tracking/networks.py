@@ -82,13 +82,13 @@ class Siamese(nn.Module):
             raise ValueError(f"Siamese: pixels must be one of {', '.join(PIXELS)}, got {pixels!r}")
         self.features, self.side = features, side
         self.step = None if scales is None else _step(scales)
-        for name, values in zip(("mean", "deviation"), PIXELS[pixels], strict=True):
+        for name, values in zip(("mean", "deviation"), PIXELS[pixels], strict=True):  # keys of state_dict
             self.register_buffer(name, torch.tensor(values))
         self.register_buffer("gain", torch.tensor(gain))
         self.register_buffer("offset", torch.tensor(0.0))
 
     @property
-    def steps(self) -> list[float]:
+    def template_octaves(self) -> list[float]:
         """Octaves by which the template is enlarged, for every map of `Scores.shifts`."""
         return [] if self.step is None else [shift * self.step for shift in _SHIFTS]
 

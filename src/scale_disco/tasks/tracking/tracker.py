@@ -160,10 +160,10 @@ class SiameseTracker:
     """
 
     def __init__(self, network: Siamese, mode: str | None = None, motion: MotionParameters | None = None) -> None:
-        mode = mode or ("axis" if network.steps else "pyramid")
+        mode = mode or ("axis" if network.template_octaves else "pyramid")
         if mode not in MODES:
             raise ValueError(f"SiameseTracker: mode must be one of {', '.join(MODES)}, got {mode!r}")
-        if mode == "axis" and not network.steps:
+        if mode == "axis" and not network.template_octaves:
             raise ValueError('SiameseTracker: mode "axis" needs a network with scales, such as track/disco')
         self.network, self.mode = copy.deepcopy(network).eval(), mode
         self.network.features = bake(self.network.features)
@@ -226,7 +226,7 @@ class SiameseTracker:
 
     def _features(self, search: Tensor) -> Tensor:
         # On CPUs, one crop after another is faster than allocating the maps of many scales and crops.
-        single = bool(self.network.steps) and search.device.type == "cpu"
+        single = bool(self.network.template_octaves) and search.device.type == "cpu"
         return torch.cat([self.network.embed(part) for part in torch.split(search, 1 if single else len(search))])
 
     def _search_axis(self, image: Tensor) -> tuple[float, Tensor, float]:
