@@ -25,7 +25,7 @@ check: .venv/ready  ## format, lint, types, import graph, links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_structure.py
+	$(BIN)/python -m pytest -q tests/test_structure.py tests/test_glossary.py
 
 docs: .venv/ready  ## build the documentation in build/docs; a warning is an error
 	$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees -c docs . build/docs

@@ -1,6 +1,6 @@
 """The words of the field: private words for its terms fail here, wherever a reader could meet them.
 
-`python tests/glossary.py [PATH ...]` lists them.
+`python tests/test_glossary.py [PATH ...]` lists them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PATTERN = re.compile("|".join(f"(?P<w{index}>\\b(?:{word})\\b)" for index, word 
 
 # Where such a word is right: a path or a part of one, and the exact text that may stand in a line.
 ALLOWED: dict[str, tuple[str, ...]] = {
-    "tests/glossary.py": ("",),
+    "tests/test_glossary.py": ("",),
     "tests/": ('"facts" / "golden"',),  # a folder of optional data
     "tests/reliability/readers/": ('"deviation"', "scale-disco pictures 1"),  # keys in files
     "src/scale_disco/tasks/bench/timing.py": ('"bare convolutions"',),  # a value of --json and --csv
