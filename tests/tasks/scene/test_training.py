@@ -182,5 +182,5 @@ def test_wrong_folders_are_refused(tmp_path, data):
 
 def test_it_is_tested_by_its_own_command(data, tmp_path):
     train(SceneOptions(**SMALL), data=data, out=tmp_path / "run", cache=data.parent / "profiles", bar=False, say=str)
-    with pytest.raises(ValueError, match="by disco test scene RUN"):
+    with pytest.raises(ValueError, match="with disco test scene RUN"):
         evaluate(tmp_path / "run")

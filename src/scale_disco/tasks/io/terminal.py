@@ -136,6 +136,28 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
+def _no_lost_interrupt() -> Iterator[None]:
+    """Send an interrupt again if Python drops it, as it does in finalizers and callbacks of weak references."""
+    previous = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if isinstance(error, KeyboardInterrupt):
+            number = error.number if isinstance(error, Stopped) else signal.SIGINT
+            timer = threading.Timer(0.05, signal.raise_signal, [number])  # the callback has returned by then
+            timer.daemon = True
+            timer.start()
+        else:
+            previous(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = previous
+
+
+@contextmanager
 def command_context(options: argparse.Namespace) -> Iterator[None]:
     """Apply the options of every command, and restore the previous state afterwards.
 
@@ -152,7 +174,7 @@ def command_context(options: argparse.Namespace) -> Iterator[None]:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     try:
-        with signal_handler(("SIGTERM", "SIGHUP"), _stop), warnings.catch_warnings():
+        with _no_lost_interrupt(), signal_handler(("SIGTERM", "SIGHUP"), _stop), warnings.catch_warnings():
             if options.quiet:
                 warnings.simplefilter("ignore")
             warnings.showwarning = lambda message, *_, **__: say(str(message))  # one line, without the source line
