@@ -3,6 +3,7 @@ from __future__ import annotations  # annotations are strings here: nothing may 
 import copy
 import json
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
@@ -288,10 +289,16 @@ def nested(depth: int) -> str:
 
 
 DAMAGES = {
-    "no config": (lambda folder: (folder / "config.json").unlink(), "no such file: .*config.json"),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no such file: .*model.safetensors"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "No such file or directory: .*config.json"),
+    "no weights": (
+        lambda folder: (folder / "model.safetensors").unlink(),
+        "No such file or directory: .*model.safetensors",
+    ),
     "no basis": (lambda folder: next(folder.glob("basis-*")).unlink(), "no such file: .*basis-"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot make it from .*config.json: JSON"),
+    "no JSON": (
+        lambda folder: (folder / "config.json").write_text("{"),
+        "cannot make it from config.json .*: JSONDecodeError",
+    ),
     "no text": (lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe\xfd"), "cannot make it from .*utf-8"),
     "a list": (lambda folder: (folder / "config.json").write_text("[1]"), "'list' object is not a mapping"),
     "a number": (lambda folder: (folder / "config.json").write_text("3"), "cannot make it from .*TypeError"),
@@ -309,7 +316,7 @@ DAMAGES = {
         lambda folder: change(folder, basis={"scale_disco": "Scales", "factors": "12"}),
         "Scales: expected a sequence",
     ),
-    "a bare tag": (lambda folder: change(folder, basis={"scale_disco": "Basis"}), "KeyError 'digest'"),
+    "a bare tag": (lambda folder: change(folder, basis={"scale_disco": "Basis"}), "a Basis and its digest"),
     "a way out": (
         lambda folder: change(folder, basis=config_of(folder)["basis"] | {"digest": "../../" + 58 * "a"}),
         "a Basis and its digest",
@@ -330,11 +337,11 @@ DAMAGES = {
     "damaged basis": (lambda folder: next(folder.glob("basis-*")).write_bytes(b"x" * 100), "DiscreteBasis.load: ref"),
     "cut weights": (
         lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-9]),
-        "refused .*model.safetensors",
+        "cannot make it from .*model.safetensors .*: SafetensorError",
     ),
     "pickled weights": (
         lambda folder: torch.save({}, folder / "model.safetensors"),
-        "refused .*model.safetensors",
+        "cannot make it from .*model.safetensors .*: SafetensorError",
     ),
     "fewer weights": (
         lambda folder: save_file({"layers.0.bias": torch.zeros(4)}, folder / "model.safetensors"),
@@ -401,7 +408,7 @@ Net(DiscreteBasis(3, [1, 2])).save_pretrained(sys.argv[1])
 """
     root = Path(__file__).resolve().parents[1]
     assert subprocess.run([sys.executable, "-c", code, str(saved)], cwd=root, check=False).returncode == 3
-    with pytest.raises(FileNotFoundError, match=r"no such file: .*config\.json"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*config\.json"):
         Net.from_pretrained(saved)
     net = Net(DiscreteBasis(3, [1, 2]))
     net.save_pretrained(saved)
@@ -432,22 +439,22 @@ def remote(saved, monkeypatch):
     """A Hub with one repository, and what was asked of it."""
     asked = []
 
-    def download(repo_id, filename, **options):
-        asked.append((repo_id, filename, options))
+    def download(repo_id, **options):
+        asked.append((repo_id, options))
         if repo_id != "someone/net":
             raise OSError("404 Client Error\nnot found")
-        return str(saved / filename)
+        return str(saved)
 
-    monkeypatch.setattr(hub, "hf_hub_download", download)
+    monkeypatch.setattr(hub, "snapshot_download", download)
     return asked
 
 
 def test_a_name_that_is_no_folder_is_of_the_hub(remote, saved):
     net = Net.from_pretrained("someone/net", revision="v1", token=False, width=4)
     assert same(Net.from_pretrained(saved), net)
-    basis = next(saved.glob("basis-*")).name
-    assert [name for _, name, _ in remote] == ["config.json", basis, "model.safetensors"]
-    assert all(options == {"revision": "v1", "token": False} for *_, options in remote)
+    patterns = ["config.json", "*.safetensors"]
+    assert remote == [("someone/net", {"allow_patterns": patterns, "revision": "v1", "token": False})]
+    assert {path for pattern in patterns for path in saved.glob(pattern)} == {*saved.iterdir()} - {saved / "README.md"}
     with pytest.raises(FileNotFoundError, match=r"no folder someone/other, nor on the Hub: 404 Client Error$"):
         Net.from_pretrained("someone/other")
 
@@ -456,9 +463,18 @@ def test_paths_and_folders_never_ask_the_hub(remote, saved, monkeypatch):
     monkeypatch.chdir(saved.parent)
     (saved / "model.safetensors").unlink()
     for source in (Path("someone/net"), Path("net"), "net", "./net"):
-        with pytest.raises(FileNotFoundError, match="no such file"):
+        with pytest.raises(FileNotFoundError, match="No such file or directory"):
             Net.from_pretrained(source)
     assert not remote
+
+
+def test_a_downloaded_network_is_loaded_without_the_hub(saved, tmp_path):
+    repository = tmp_path / "cache" / "models--someone--net"
+    shutil.copytree(saved, repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    net = Net.from_pretrained("someone/net", local_files_only=True, cache_dir=tmp_path / "cache")
+    assert same(Net.from_pretrained(saved), net)
 
 
 @pytest.mark.parametrize("name", ["someone/net", "no/such/folder/at/all", "-net-"])
