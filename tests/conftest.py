@@ -1,4 +1,4 @@
-"""Shared by several tests: the folder of optional data, and the paper's scale sets."""
+"""Shared by several tests: the folder of optional data, the paper's scale sets, and how long a process may take."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ SHARED = ROOT.parent / "shared"
 GOLDEN = ROOT.parent / "shared/facts/golden"  # tensors of the authors
 CUBE_ROOT_2 = Scales.geometric(2 ** (1 / 3), 4)
 ROOT_2 = Scales.geometric(2**0.5, 3)
+PATIENCE = 600  # seconds that a process may take on a busy machine; one that hangs fails the test
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "PROGRESS_DELAY", 600)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with real data and golden tensors next to the project."""
     if not SHARED.is_dir():

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from scale_disco.models import create_model
+from tests.conftest import PATIENCE
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 COMMANDS = {  # those of examples/README.md; each is run below
@@ -39,7 +40,7 @@ def run(folder, command):
     _, script, *options = shlex.split(command)
     words = [sys.executable, FOLDER.parent / script, *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # no notices of other packages
     return done.stdout

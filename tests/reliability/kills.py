@@ -23,11 +23,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from scale_disco.tasks.io.video import open_video
+from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-TIMEOUT = 120  # seconds, for a busy machine
-_EXIT_SECONDS = 10.0  # for processes to end after their parent
+_EXIT_SECONDS = 30  # for processes to end after their parent; less than a training takes that goes on without it
 # Keys that differ between two runs of the same computation: times, dates, speeds and paths.
 _VARYING = {"seconds", "started", "finished", "date", "speed", "basis", "command", "reused", "files", "data"}
 
@@ -81,7 +81,7 @@ def _reset_signals() -> None:
 def run_uninterrupted(command: Command, out: Path) -> float:
     """Run a command to its end; return its seconds."""
     start_time, process = time.monotonic(), start(command.call(out))
-    _, stderr = process.communicate(timeout=TIMEOUT)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stderr
     return time.monotonic() - start_time
 
@@ -107,13 +107,13 @@ def kill_repeatedly(command: Command, folder: Path, *, kills: int, seed: int) ->
         delay, kind = generator.uniform(0.25, 1) * duration, generator.choice(SIGNALS)
         try:
             # After the last kill, it may finish.
-            _, stderr = process.communicate(timeout=delay if counts.killed < kills else TIMEOUT)
+            _, stderr = process.communicate(timeout=delay if counts.killed < kills else PATIENCE)
         except subprocess.TimeoutExpired:
             assert counts.killed < kills, f"{command.name} hangs after {kills_of_round} kills"
             while kind == signal.SIGINT and process.poll() is None and not _handles_signals(process.pid):
                 time.sleep(0.02)  # Python handles Ctrl-C while libraries are imported
             process.send_signal(kind)
-            _, stderr = process.communicate(timeout=TIMEOUT)
+            _, stderr = process.communicate(timeout=PATIENCE)
             print(f"{command.name}: {kind.name} after {delay:.2f} s: exit code {process.returncode}")
             counts.killed, kills_of_round = counts.killed + 1, kills_of_round + 1
             if process.returncode == 0:  # it was just about to end

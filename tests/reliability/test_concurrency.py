@@ -180,7 +180,7 @@ def save_network(folder, writer):
 def load_network(folder):
     """Read until a writer ends; return the number of networks read."""
     reads = 0
-    while not list(folder.parent.glob("done-*")):
+    while not reads or not list(folder.parent.glob("done-*")):
         try:
             network = LabeledNetwork.from_pretrained(folder)
         except FileNotFoundError:  # the config is replaced at this moment

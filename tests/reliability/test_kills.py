@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 
 from scale_disco.cli import main
+from tests.conftest import PATIENCE
 from tests.reliability import kills
 from tests.reliability.kills import (
     Command,
@@ -160,12 +161,12 @@ def test_all_processes_of_a_training_end(kind, inputs, tmp_path):
     """Even if only the first of them is killed."""
     options = ["--data", inputs / "data", "--split", "mini", "--limit", 96, "--threads", 1, "--model", "mnist/cnn"]
     process = start(disco("train", "mnist-scale", *options, "--epochs", 400, "--devices", 2, "--out", tmp_path / "run"))
-    end = time.monotonic() + kills.TIMEOUT
+    end = time.monotonic() + PATIENCE
     while process.poll() is None and not (tmp_path / "run" / "epochs.csv").is_file() and time.monotonic() < end:
         time.sleep(0.05)
     assert len(processes_of(process.pid)) >= 2
     process.send_signal(kind)
-    process.communicate(timeout=kills.TIMEOUT)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode in (-kind, 128 + kind)
     assert remaining_processes(process.pid) == []
 
@@ -191,7 +192,7 @@ def test_incomplete_and_changed_files_are_detected(inputs, tmp_path):
 
 def test_remaining_processes_are_detected():
     process = start(["sh", "-c", "sleep 600 & sleep 600"])
-    end = time.monotonic() + kills.TIMEOUT
+    end = time.monotonic() + PATIENCE
     while len(processes_of(process.pid)) < 3 and time.monotonic() < end:
         time.sleep(0.02)
     process.kill()

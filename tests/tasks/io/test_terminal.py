@@ -8,8 +8,7 @@ import pytest
 
 from scale_disco.cli import main
 from scale_disco.tasks.equivariance import command as cli_equivariance
-
-PATIENCE = 120  # seconds that a process may take on a busy machine
+from tests.conftest import PATIENCE
 
 
 class _Referent:

@@ -18,7 +18,7 @@ import scale_disco.tasks.quickstart as module
 from scale_disco.cli import main, parsers
 from scale_disco.tasks.bench.timing import LayerSetting
 from scale_disco.tasks.quickstart.story import report
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE, ROOT
 
 for extra in ("matplotlib", "mlxtend", "lightning"):
     pytest.importorskip(extra, reason="the quickstart needs scale-disco[train,plot,demo]")
@@ -161,16 +161,14 @@ def test_ctrl_c_leaves_a_report_and_no_process(tmp_path):
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     assert len(children) >= 2
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert f"the report so far is {script / 'report.html'}" in errors
-    for _ in range(100):  # the resource tracker of multiprocessing ends a moment later
-        left = [child for child in children if Path(f"/proc/{child}").exists()]
-        if not left:
-            break
+    deadline = time.monotonic() + PATIENCE
+    while any(Path(f"/proc/{child}").exists() for child in children):  # multiprocessing's own ends a moment later
+        assert time.monotonic() < deadline, children
         time.sleep(0.1)
-    assert left == []
     page = (script / "report.html").read_text()
     assert page.endswith("</html>\n")
     assert page.count("<img ") == 3
@@ -281,7 +279,7 @@ def test_a_browser_shows_all_figures(done, tmp_path, width):
     call = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--timeout=20000"]
     call += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,900"]
     call += ["--allow-file-access-from-files", "--dump-dom", frame.as_uri()]
-    ended = subprocess.run(call, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE)
     assert "CONSOLE" not in ended.stderr
     match = re.search(r'<p id="probe">(.*?)</p>', ended.stdout)
     assert match, ended.stderr[-2000:]

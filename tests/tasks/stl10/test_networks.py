@@ -115,11 +115,11 @@ def test_networks_train_on_images_of_any_size(name, options):
 
 
 def test_small_networks_are_fast():
-    start = time.monotonic()
+    start = time.process_time()
     with torch.inference_mode():
         for name in PARAMETERS:
             assert create_model(name, **SMALL)(torch.randn(1, 3, 96, 96)).shape == (1, 10)
-    assert time.monotonic() - start < 30
+    assert time.process_time() - start < 30
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS, ids=IDS)

@@ -391,26 +391,29 @@ class Wanderer:
         return TrackedBox(self.box, 1.0)
 
 
-# A process that prints the progress after each frame.
-SLOW = """
+# A process that prints the progress after each frame, and waits after the sixth.
+WAITING = """
 import sys
 from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.evaluation import run
 from tests.tasks.tracking.test_evaluation import Wanderer
-tell = lambda *at: print(*at, flush=True)
-run(Wanderer(0.2), read_sequences(sys.argv[1]), sys.argv[2], fingerprint="w", progress=tell)
+def tell(done, total):
+    print(done, total, flush=True)
+    if done == 6:  # in the middle of B
+        sys.stdin.read()
+run(Wanderer(), read_sequences(sys.argv[1]), sys.argv[2], fingerprint="w", progress=tell)
 """
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 def test_a_killed_run_resumes_with_the_same_results(three, tmp_path):
-    call = [sys.executable, "-c", SLOW, str(tmp_path / "videos"), str(tmp_path / "killed")]
-    process = subprocess.Popen(call, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    while process.stdout.readline().strip() != "6 12":  # in the middle of B
+    call = [sys.executable, "-c", WAITING, str(tmp_path / "videos"), str(tmp_path / "killed")]
+    process = subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    while process.stdout.readline().strip() != "6 12":
         assert process.poll() is None
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    process.stdout.close()
+    process.stdin.close(), process.stdout.close()
     assert [path.name for path in (tmp_path / "killed").glob("*.txt")] == ["A.txt"]
     before, calls = (tmp_path / "killed" / "A.txt").stat().st_mtime_ns, []
     resumed = run(Wanderer(), three, tmp_path / "killed", fingerprint="w", progress=lambda *at: calls.append(at))

@@ -21,13 +21,12 @@ from scale_disco.tasks.io import terminal
 from scale_disco.tasks.io.images import read_image, size_of
 from scale_disco.tasks.scene.commands import scene as cli_scene
 from scale_disco.tasks.scene.field import scale_field
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE, ROOT
 from tests.tasks.scene.estimators import Waves, chirp
 from tests.tasks.tracking.video_files import truncate
 
 pytest.importorskip("matplotlib")
 
-PATIENCE = 120  # seconds that a process may take on a busy machine
 SIZE = (72, 96)
 
 

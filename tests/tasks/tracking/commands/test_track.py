@@ -24,14 +24,13 @@ from scale_disco.tasks.io.video import Frame, VideoSource, open_video
 from scale_disco.tasks.tracking import TrackedBox
 from scale_disco.tasks.tracking.commands import track as cli_track
 from scale_disco.tasks.tracking.commands import window as cli_window
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE, ROOT
 from tests.tasks.tracking.sequences import moving, write_otb
 from tests.tasks.tracking.video_files import SIDE, place, truncate, write_images, write_video
 
 pytest.importorskip("av")
 
 BOX = ["--box", "4,12,8,8"]
-PATIENCE = 120  # seconds that a process may take on a busy machine
 
 
 class Bright:
@@ -534,7 +533,7 @@ def screen(monkeypatch):
 
 
 def xdotool(*words):
-    return subprocess.run(["xdotool", *words], capture_output=True, text=True, timeout=30)
+    return subprocess.run(["xdotool", *words], capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_the_box_is_drawn_with_the_mouse(screen, tmp_path):
