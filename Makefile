@@ -3,19 +3,25 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Processes of the test suite; each may use two gigabytes of memory.
 WORKERS ?= 2
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 10
 EXTRAS := train,plot,video,demo,onnx,hub,docs,dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow reliability check docs format clean
+.PHONY: demo test test-rest test-all test-slow reliability check docs format clean
 
 demo: .venv/ready  ## run everything once, in minutes, and write an HTML report
 	$(BIN)/disco quickstart
 
-test: .venv/ready  ## run the test suite, in several processes of one thread each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+test: .venv/ready  ## run the first tier of the tests, in minutes: every module, all proofs of exactness
+	$(PYTEST)
 
-test-slow: .venv/ready  ## run the long suites
+test-rest: .venv/ready  ## run the second tier: kills, full disks, malformed files, every layer with every tool
+	$(PYTEST) -m "thorough and not slow"
+
+test-all: test test-rest  ## run both tiers
+
+test-slow: .venv/ready  ## run the long suites, in hours
 	$(BIN)/python -m pytest -m slow
 
 reliability: .venv/ready  ## run the long suites: kills, malformed files, numbers, long runs; print their figures

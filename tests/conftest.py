@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +24,11 @@ GOLDEN = ROOT.parent / "shared/facts/golden"  # tensors of the authors
 CUBE_ROOT_2 = Scales.geometric(2 ** (1 / 3), 4)
 ROOT_2 = Scales.geometric(2**0.5, 3)
 PATIENCE = 600  # seconds that a process may take on a busy machine; one that hangs fails the test
+
+
+def tiered(values: Iterable[Any], first: Callable[[Any], bool]) -> list[Any]:
+    """Parameters of a test: where `first` is true, in the first tier; the others in the second."""
+    return [pytest.param(value, marks=[] if first(value) else pytest.mark.thorough) for value in values]
 
 
 @pytest.fixture(autouse=True)

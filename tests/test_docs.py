@@ -31,7 +31,7 @@ from scale_disco.tasks.io.textures import source_images
 from scale_disco.tasks.tracking.data import synthetic as zoom
 from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.results import Result, write_result
-from tests.conftest import SHARED
+from tests.conftest import SHARED, tiered
 from tests.tasks.stl10 import binary
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -218,7 +218,9 @@ def workplace(prepared, weights, tmp_path, monkeypatch):
     return tmp_path
 
 
-@every_page
+@pytest.mark.parametrize(
+    "page", tiered(PAGES, lambda page: page.name == "README.md"), ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_commands_run(page, request, capsys, monkeypatch):
     lines = [words for words in commands(page) if not is_long(words)]
     if any(words[0] == "disco" for words in lines):
@@ -388,6 +390,7 @@ def is_remote(target: str) -> bool:
     return re.match(r"(https?:)?//", target) is not None
 
 
+@pytest.mark.thorough
 def test_pages_fetch_nothing_from_the_network(site, parsed):
     assert len(parsed) > 20
     for name, page in parsed.items():
@@ -398,6 +401,7 @@ def test_pages_fetch_nothing_from_the_network(site, parsed):
         assert not [target for target in targets if is_remote(target)], style
 
 
+@pytest.mark.thorough
 def test_internal_links_resolve(site, parsed):
     for name, page in parsed.items():
         for link in page.links:
@@ -408,6 +412,7 @@ def test_internal_links_resolve(site, parsed):
                     assert unquote(anchor) in parsed[target].anchors, f"{name}: {link}"
 
 
+@pytest.mark.thorough
 def test_every_page_is_linked_from_the_index(parsed):
     reached, new = {"index.html"}, {"index.html"}
     while new:
@@ -419,6 +424,7 @@ def test_every_page_is_linked_from_the_index(parsed):
         assert page.relative_to(ROOT).with_suffix(".html").as_posix() in reached
 
 
+@pytest.mark.thorough
 def test_formulas_are_rendered_as_mathml(site, parsed):
     assert "math" in parsed["docs/basis.html"].tags
     assert not re.search(r"\\(psi|star|lVert)", (site / "docs" / "basis.html").read_text())
@@ -435,6 +441,7 @@ def test_invalid_formulas_raise(monkeypatch):
             mathml._mathml(formula, "block")
 
 
+@pytest.mark.thorough
 def test_public_names_are_in_the_reference(site):
     """Every name in the `__all__` of a module is documented."""
     from sphinx.util.inventory import InventoryFile

@@ -17,6 +17,8 @@ import torch
 from scale_disco.models import create_model
 from tests.conftest import PATIENCE
 
+pytestmark = pytest.mark.thorough
+
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 COMMANDS = {  # those of examples/README.md; each is run below
     "classify.py": "python examples/classify.py",

@@ -11,7 +11,7 @@ from torch import nn
 from scale_disco import DiscreteBasis, HermiteBasis, bake
 from scale_disco import nn as snn
 from scale_disco.export import BakedConvolution, export_onnx, export_program
-from tests.conftest import ROOT_2
+from tests.conftest import ROOT_2, tiered
 from tests.nn import cases
 from tests.nn.test_every_layer import everything
 
@@ -176,25 +176,18 @@ def after_lifting(case):
     return nn.Sequential(lift, case.layer()), case.input()[:, :, 0]
 
 
-NETWORKS = [
-    pytest.param(lambda: (everything(), torch.randn(1, 3, 16, 16)), id="network"),
-    pytest.param(lambda: (snn.ScaleLift2d(3, 4, DiscreteBasis(7, ROOT_2)), torch.randn(1, 3, 24, 24)), id="DISCO 7x7"),
-    pytest.param(
-        lambda: (snn.ScaleLift2d(3, 4, HermiteBasis.preset("stl10")), torch.randn(1, 3, 24, 24)), id="Hermite"
-    ),
-    *(
-        pytest.param(
-            partial(after_lifting, case), id=case.name, marks=[] if case.name.endswith("2d") else pytest.mark.slow
-        )
-        for case in cases.CASES
-    ),
-]
+NETWORKS = {
+    "network": lambda: (everything(), torch.randn(1, 3, 16, 16)),
+    "DISCO 7x7": lambda: (snn.ScaleLift2d(3, 4, DiscreteBasis(7, ROOT_2)), torch.randn(1, 3, 24, 24)),
+    "Hermite": lambda: (snn.ScaleLift2d(3, 4, HermiteBasis.preset("stl10")), torch.randn(1, 3, 24, 24)),
+    **{case.name: partial(after_lifting, case) for case in cases.CASES},
+}
 
 
-@pytest.mark.parametrize("build", NETWORKS)
-def test_onnx_runs_at_two_sizes(build, tmp_path):
+@pytest.mark.parametrize("name", tiered(NETWORKS, lambda name: name in ("network", "DISCO 7x7")))
+def test_onnx_runs_at_two_sizes(name, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    net, example = build()
+    net, example = NETWORKS[name]()
     net.eval()
     export_onnx(net, example, tmp_path / "net.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])

@@ -391,6 +391,7 @@ def test_a_save_that_fails_leaves_the_old_network(saved, monkeypatch):
     assert not list(saved.glob(".*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stopped", ["model.safetensors", "config.json"])
 def test_a_save_that_is_stopped_leaves_no_mixture(stopped, saved):
     """Killed at the moment when a file would be put in place."""

@@ -19,7 +19,7 @@ from scale_disco.basis.descent import sampled_objective
 from scale_disco.basis.solve import solve
 from scale_disco.resample import kernel_reach, kernel_weights, source_coordinates
 from scale_disco.tasks.io.samples import photos
-from tests.conftest import CUBE_ROOT_2, ROOT_2
+from tests.conftest import CUBE_ROOT_2, ROOT_2, tiered
 
 MODES = ["nearest", "nearest-exact", "linear", "cubic"]
 
@@ -152,7 +152,7 @@ def test_gradient_vanishes_on_fresh_samples_of_the_prior(prior):
     assert gradient(0.0) < 0.5 * gradient(0.01)
 
 
-@pytest.mark.parametrize("prior", ["white", "image"])
+@pytest.mark.parametrize("prior", tiered(["white", "image"], lambda prior: prior == "image"))
 def test_descent_converges_to_the_closed_form(prior):
     exact = DiscreteBasis(3, ROOT_2, prior=prior)
     start, end = (DiscreteBasis(3, ROOT_2, prior=prior, solver="gradient", steps=steps) for steps in (20, 300))
@@ -167,6 +167,7 @@ def test_descent_converges_to_the_closed_form(prior):
     assert end.spec["steps"] == 300
 
 
+@pytest.mark.thorough
 def test_descent_converges_on_own_images():
     exact = DiscreteBasis(2, [1, 1.5], prior=photos())
     end = DiscreteBasis(2, [1, 1.5], prior=photos(), solver="gradient", steps=600)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from scale_disco.models.resnet import resnet18, resnet50
+from tests.conftest import tiered
 
 
 def sequential():
@@ -191,6 +193,8 @@ NETWORKS = {
     "resnet18": (lambda: resnet18(classes=5), "before avgpool"),
     "resnet50": (lambda: resnet50(classes=5, stride_first=True), "before avgpool"),
 }
+
+every_network = pytest.mark.parametrize("kind", tiered(NETWORKS, lambda kind: kind != "resnet50"))
 
 
 def images(kind, batch=2):

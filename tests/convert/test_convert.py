@@ -13,17 +13,16 @@ from scale_disco import Scales, equivariance_error, to_scale_equivariant
 from scale_disco.convert import ScaleEquivariant
 from scale_disco.convert.layers import FoldedConv, GrowingMaxPool
 from scale_disco.models.resnet import resnet18
-from tests.convert.networks import NETWORKS, VGG, Reused, UNet, images, network, sequential
+from tests.convert.networks import NETWORKS, VGG, Reused, UNet, every_network, images, network, sequential
 
 SCALES = (1, 2**0.5, 2)
-everywhere = pytest.mark.parametrize("kind", NETWORKS)
 
 
 def shapes(output):
     return tree_map(lambda x: tuple(x.shape), output)
 
 
-@everywhere
+@every_network
 def test_the_first_scale_is_the_network(kind):
     net, x = network(kind), images(kind)
     with torch.no_grad():
@@ -35,7 +34,7 @@ def test_the_first_scale_is_the_network(kind):
                 assert not torch.allclose(output[:, :, k], expected, rtol=1e-3, atol=1e-4)
 
 
-@everywhere
+@every_network
 def test_scales_are_reduced_before_the_last_global_pool(kind):
     net, x = network(kind), images(kind)
     converted = to_scale_equivariant(net, SCALES, example=x)
@@ -61,7 +60,7 @@ def test_reduce_selects_the_projection(reduce):
         assert converted.project.reduce == reduce
 
 
-@everywhere
+@every_network
 def test_checkpoints_load_in_both_directions(kind):
     net, x = network(kind), images(kind)
     converted = to_scale_equivariant(net, SCALES, example=x)
@@ -97,7 +96,7 @@ def test_ordinary_checkpoints_load_with_zero_neighbors_and_default_temperature()
     torch.testing.assert_close(again(x), converted.eval()(x))
 
 
-@everywhere
+@every_network
 def test_the_given_network_is_not_modified(kind):
     net = network(kind).train()
     before, text = copy.deepcopy(net.state_dict()), repr(net)
@@ -111,7 +110,7 @@ def test_the_given_network_is_not_modified(kind):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
 
 
-@everywhere
+@every_network
 def test_gradients_flow(kind):
     converted = to_scale_equivariant(network(kind), SCALES, example=images(kind)).train()
     sum(output.square().sum() for output in tree_leaves(converted(images(kind, 4)))).backward()

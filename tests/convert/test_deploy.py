@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 from scale_disco import bake, to_scale_equivariant
 from scale_disco.convert.layers import FoldedConv
 from scale_disco.export import export_onnx, export_program
-from tests.convert.networks import NETWORKS, images, network
+from tests.conftest import tiered
+from tests.convert.networks import every_network, images, network
 
 SCALES = (1, 2**0.5, 2)
 
@@ -21,7 +22,7 @@ def count(net, kind):
     return sum(isinstance(part, kind) for part in net.modules())
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@every_network
 def test_bake(kind):
     x = images(kind)
     net = to_scale_equivariant(network(kind), SCALES, example=x)
@@ -61,7 +62,9 @@ def test_copies_and_pickles_have_a_projection_of_their_own():
         torch.testing.assert_close(net(x), expected)
 
 
-@pytest.mark.parametrize("kind", ["sequential", "reused", "u-net", "resnet18"])
+@pytest.mark.parametrize(
+    "kind", tiered(["sequential", "reused", "u-net", "resnet18"], lambda kind: kind == "sequential")
+)
 def test_a_program_takes_any_batch_and_size(kind):
     net = to_scale_equivariant(network(kind), SCALES, example=images(kind))
     program = export_program(net, images(kind, 1)).module()
@@ -71,6 +74,7 @@ def test_a_program_takes_any_batch_and_size(kind):
         torch.testing.assert_close(program(x[:1]), net(x[:1]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "pooling"), [("dense, strided 7x7", "as-is"), ("sequential", "growing")])
 def test_onnx(kind, pooling, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs scale-disco[onnx]")

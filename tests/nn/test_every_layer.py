@@ -16,9 +16,14 @@ from torch import nn
 
 from scale_disco import nn as snn
 from scale_disco.fold import fold, unfold
+from tests.conftest import tiered
 from tests.nn.cases import CASES, SCALES, basis
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+# For tools that take a second per layer; networks of all layers are in the first tier below and in test_export.py.
+every_case_tiered = pytest.mark.parametrize(
+    "case", tiered(CASES, lambda case: case.name in ("lift 2d", "conv T=2 2d")), ids=lambda case: case.name
+)
 
 
 def test_the_table_has_every_layer():
@@ -66,7 +71,7 @@ def test_gradients_of_parameters(case):
     assert torch.autograd.gradcheck(run, [p.detach().requires_grad_() for p in layer.parameters()], fast_mode=True)
 
 
-@every_case
+@every_case_tiered
 def test_compiles_in_one_graph(case):
     layer, x = case.layer(), case.input().requires_grad_()
     torch.compiler.reset()
@@ -81,7 +86,7 @@ def test_compiles_in_one_graph(case):
     torch.testing.assert_close(x.grad, gradient)
 
 
-@every_case
+@every_case_tiered
 def test_exports_with_any_batch_and_size(case):
     layer, x = case.layer().eval(), case.input()
     fixed = (1,) if case.takes_images else (1, 2)
@@ -262,6 +267,7 @@ def _worker(rank: int, port: int, images, targets, path: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.thorough
 def test_two_processes_train_as_one(tmp_path):
     images, targets = torch.randn(4, 3, 16, 16), torch.randn(4, 5)
     with socket.socket() as free:

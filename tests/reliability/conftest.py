@@ -1,4 +1,4 @@
-"""Figures of the long suites: numbers of kills, inputs and bytes."""
+"""All these tests are in the second tier; figures of the long suites: numbers of kills, inputs and bytes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import pytest
 
 collect_ignore = ["offline"]  # importing it cuts off the network
 RecordFigures = Callable[..., None]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(scope="session")

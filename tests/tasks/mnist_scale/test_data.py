@@ -30,7 +30,7 @@ from scale_disco.tasks.mnist_scale.data import (
     save,
     scaled,
 )
-from tests.conftest import SHARED
+from tests.conftest import SHARED, tiered
 
 pytest.importorskip("sklearn")
 pytest.importorskip("PIL")
@@ -43,7 +43,7 @@ def mnist():
     return read_mnist(SHARED / "data" / "mnist")
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+@pytest.mark.parametrize("seed", tiered(range(6), lambda seed: seed == 0))
 def test_splits_are_the_authors(mnist, seed, tmp_path):
     before = np.random.get_state()[1].copy()
     reports = []

@@ -151,6 +151,7 @@ def start(out, *arguments):
     )
 
 
+@pytest.mark.thorough
 def test_ctrl_c_leaves_a_report_and_no_process(tmp_path):
     """Interrupted during training: the report has the earlier steps and the command to continue."""
     script = tmp_path / "stopped"
@@ -268,6 +269,7 @@ onload = () => {{
 </script>"""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [375, 1000])
 def test_a_browser_shows_all_figures(done, tmp_path, width):
     browser = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")

@@ -19,6 +19,7 @@ from scale_disco.cli import main
 from scale_disco.files import locked
 from scale_disco.models import list_models
 from scale_disco.tasks.runs.modules import ClassifierModule
+from tests.conftest import tiered
 from tests.tasks.runs.trial import TRIAL, assert_one_line, train
 
 
@@ -40,7 +41,7 @@ def assert_same_weights(run, other):
         assert all(torch.equal(state[name], theirs[name]) for name in state), kind
 
 
-@pytest.mark.parametrize("model", list_models("mnist"))
+@pytest.mark.parametrize("model", tiered(list_models("mnist"), lambda model: model == "mnist/disco"))
 def test_every_model_trains_and_is_tested(data, tmp_path, model, capsys):
     run = tmp_path / "run"
     assert train(data, run, "--model", model, "--epochs", 1) == 0
@@ -66,6 +67,7 @@ def test_options_fix_the_weights(data, tmp_path):
         assert_same_weights(tmp_path / "one", tmp_path / "other")
 
 
+@pytest.mark.thorough
 def test_killed_and_resumed_is_the_same_run(data, tmp_path, whole):
     run = tmp_path / "run"
     call = command(data, run, "--model", "mnist/cnn", "--epochs", 4)
@@ -84,6 +86,7 @@ def test_killed_and_resumed_is_the_same_run(data, tmp_path, whole):
     assert [row | {"seconds": 0} for row in epochs] == [row | {"seconds": 0} for row in expected]
 
 
+@pytest.mark.thorough
 def test_ctrl_c_keeps_finished_epochs(data, tmp_path, whole):
     run = tmp_path / "run"
     process = subprocess.Popen(
@@ -139,6 +142,7 @@ def test_resuming_a_finished_run_leaves_it(data, tmp_path, whole, capsys):
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
+@pytest.mark.thorough
 def test_two_processes_learn_what_one_does(data, tmp_path):
     """Without dropout, whose masks differ, weights are those of one process up to rounding."""
     script = tmp_path / "undropped.py"
@@ -281,6 +285,7 @@ def test_damaged_checkpoints_are_one_line(data, unfinished, capsys):
     refused("last.ckpt: not a checkpoint of a run: it holds more than weights and numbers")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kilobytes", [1000, 4000])  # too small for the best weights, and for the checkpoint
 def test_a_full_disk_keeps_the_last_epoch(data, tmp_path, whole, kilobytes):
     run = tmp_path / "run"

@@ -405,6 +405,7 @@ run(Wanderer(), read_sequences(sys.argv[1]), sys.argv[2], fingerprint="w", progr
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 def test_a_killed_run_resumes_with_the_same_results(three, tmp_path):
     call = [sys.executable, "-c", WAITING, str(tmp_path / "videos"), str(tmp_path / "killed")]

@@ -12,6 +12,7 @@ from scale_disco.tasks.io.samples import photos
 from scale_disco.tasks.io.weights import PIXELS, fit_kernels
 from scale_disco.tasks.tracking.crop import crops, mean_color
 from scale_disco.tasks.tracking.networks import Siamese
+from tests.conftest import tiered
 
 NAMES = list_models("track")
 PLUS = ["track/siamfc+", "track/se-siamfc+", "track/disco"]
@@ -71,7 +72,7 @@ def test_map_sizes(name):
     assert network.embed(random_crops(1)).shape[-2:] == (21, 21)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiered(NAMES, lambda name: name in ("track/siamfc", "track/siamfc+")))
 def test_one_template_serves_many_crops(name):
     network = create_model(name).eval()
     template, many = network.template(random_crops(1)), random_crops(3)
@@ -108,16 +109,20 @@ def test_a_template_matches_itself_best_without_shift(name):
     assert float(shifts[1]) > 0.95
 
 
-@pytest.mark.parametrize("photo", range(6))
-def test_a_rescaled_object_matches_the_shifted_template(photo, shared):
-    """Enlarged by one scale step, it matches the template shifted up by one best; shrunk, the one shifted down."""
+@pytest.fixture(scope="module")
+def pretrained(shared):
     weights = shared / "data" / "resnet50" / "resnet50_caffe_fp16.safetensors"
-    network = create_model("track/disco", pretrained=weights).eval()
+    return create_model("track/disco", pretrained=weights).eval()
+
+
+@pytest.mark.parametrize("photo", tiered(range(6), lambda photo: photo < 2))
+def test_a_rescaled_object_matches_the_shifted_template(photo, pretrained):
+    """Enlarged by one scale step, it matches the template shifted up by one best; shrunk, the one shifted down."""
     frame = (photos()[photo] * 255).round().byte().expand(3, -1, -1)
     sides = torch.tensor([100 * 2**-octaves for octaves in (0, -0.5, 0, 0.5)])
     exemplar, *search = crops(frame, torch.full((4, 2), 80.0), sides, 255, mean_color(frame))
-    template = network.template(exemplar[None])
-    best = [int(network.compare(template, crop[None]).shifts[0, :, 8, 8].argmax()) for crop in search]
+    template = pretrained.template(exemplar[None])
+    best = [int(pretrained.compare(template, crop[None]).shifts[0, :, 8, 8].argmax()) for crop in search]
     assert best == [0, 1, 2]
 
 
@@ -176,7 +181,9 @@ def test_fitted_weights_have_minimum_norm():
     assert float((fitted.double() @ null.T).abs().max()) < 1e-5
 
 
-@pytest.mark.parametrize("before", ["", "module.", "module.network.features.", "features.features."])
+@pytest.mark.parametrize(
+    "before", tiered(["", "module.", "module.network.features.", "features.features."], lambda before: before == "")
+)
 def test_siamdw_files_are_loaded(tmp_path, before):
     plus = randomized_norms(create_model("track/siamfc+"))
     state = {f"{before}{name}": tensor for name, tensor in plus.features.state_dict().items()}

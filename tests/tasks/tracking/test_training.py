@@ -24,6 +24,7 @@ from scale_disco.tasks.runs.record import read_record
 from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.networks import Siamese
 from scale_disco.tasks.tracking.training import CropPairDataset, TrackerOptions, make_data
+from tests.conftest import tiered
 from tests.tasks.runs.trial import assert_one_line
 from tests.tasks.tracking.videos import write_videos
 
@@ -59,7 +60,7 @@ def assert_same_weights(run, other):
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-@pytest.mark.parametrize("model", list_models("track"))
+@pytest.mark.parametrize("model", tiered(list_models("track"), lambda model: model == "track/siamfc"))
 def test_every_model_trains(videos, tmp_path, model, capsys):
     run = tmp_path / "run"
     assert main(words(videos, run, "--model", model)) == 0
@@ -109,6 +110,7 @@ def test_pretrained_weights_are_needed_at_the_start_alone(videos, weights, tmp_p
     assert_one_line(capsys, "train", "expected sha256")
 
 
+@pytest.mark.thorough
 def test_killed_and_resumed_is_the_same_run(videos, tmp_path):
     """With stages unfrozen on the way, batch norms, a moving average, accumulation and held-out videos."""
     arguments = ["--model", "track/siamfc", "--recipe", "paper", "--epochs", 3, "--pairs", 8, "--batch", 4]
@@ -136,6 +138,7 @@ def alone():
     return {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
 
 
+@pytest.mark.thorough
 def test_two_processes_learn_what_one_does(videos, tmp_path):
     """While stages are unfrozen one after the other."""
     for devices in (1, 2):

@@ -407,6 +407,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
 def test_an_interrupted_process_leaves_complete_files(kind, code, tmp_path, capsys):
     folder, out = tmp_path / "photos", tmp_path / "out"

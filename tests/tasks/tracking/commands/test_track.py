@@ -422,6 +422,7 @@ def started(tmp_path, pause=0.02):
     raise AssertionError(process.communicate())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_stopped_processes_leave_complete_files(tmp_path, kind):
     process, _ = started(tmp_path)
@@ -436,6 +437,7 @@ def test_stopped_processes_leave_complete_files(tmp_path, kind):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["track.csv", "track.mp4"]
 
 
+@pytest.mark.thorough
 def test_a_second_ctrl_c_interrupts_the_frame(tmp_path):
     process, _ = started(tmp_path, pause=2 * PATIENCE)
     process.send_signal(signal.SIGINT)
@@ -447,6 +449,7 @@ def test_a_second_ctrl_c_interrupts_the_frame(tmp_path):
     assert len(rows(tmp_path / "out")) == 1
 
 
+@pytest.mark.thorough
 def test_killed_processes_leave_their_lines(tmp_path):
     process, lines = started(tmp_path)
     assert len(lines) < 100  # they are not buffered

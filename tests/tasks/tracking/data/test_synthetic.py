@@ -300,6 +300,7 @@ build(Path(sys.argv[1]), source_images(), SequenceSettings(count=8, frames=4, si
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL")
 @pytest.mark.parametrize("after", [1, 5])
 def test_a_killed_process_leaves_complete_sequences(rendered, tmp_path, after):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 ROWS = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and "| tests |" not in line]
 
