@@ -22,7 +22,7 @@ from scale_disco import Basis, DiscreteBasis, HermiteBasis, Scales, equivariance
 from scale_disco.files import written_atomically
 from scale_disco.fold import fold, unfold
 from scale_disco.nn import ScaleAvgPool2d, ScaleBlurPool2d, ScaleConv2d, ScaleLift2d, ScaleMaxPool2d, ScaleProject
-from scale_disco.resample import resample_matrix
+from scale_disco.resampling import resample_matrix
 from scale_disco.tasks.io.report import mean_and_std, provenance, table
 from scale_disco.tasks.io.samples import SampleImages, sample_images
 

@@ -22,7 +22,7 @@ from scale_disco.models.checkpoints import read_checkpoint
 from scale_disco.models.resnet import cnn, is_stride_first
 from scale_disco.tasks.io.images import find_images, read_image
 from scale_disco.tasks.io.report import provenance, table
-from scale_disco.tasks.io.weights import is_caffe
+from scale_disco.tasks.io.weights import CAFFE
 from scale_disco.tasks.scene.field import scale_field
 from scale_disco.tasks.scene.networks import SCALES, Backbone, Stages, create
 
@@ -63,7 +63,7 @@ def taps(pretrained: str, **options: Any) -> torch.nn.Module:
 def windows(net: torch.nn.Module, normal: Backbone, image: Tensor) -> list[Tensor]:
     """Means of maps over windows of an image, [N, C, S] for every tap."""
     x = (image - normal.mean) / normal.deviation
-    if is_caffe(str(normal.sha256)):
+    if normal.sha256 in CAFFE:
         x = x.flip(1)  # its weights, as they are in the file, see BGR
     with torch.inference_mode():
         maps = net(x)

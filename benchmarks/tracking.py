@@ -24,11 +24,11 @@ from scale_disco.tasks.io.figures import save_figure
 from scale_disco.tasks.io.images import load_frame
 from scale_disco.tasks.io.report import provenance, table
 from scale_disco.tasks.runs.evaluate import trained
-from scale_disco.tasks.tracking import MOTIONS, SiameseTracker, StaticBoxTracker, Tracker
 from scale_disco.tasks.tracking.data.sequences import Sequence as Video
 from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.evaluation import Score, mean_score, run, score, varies_in_scale
 from scale_disco.tasks.tracking.plots import plot_sizes, plot_success
+from scale_disco.tasks.tracking.tracker import MOTIONS, SiameseTracker, StaticBoxTracker, Tracker
 
 STATIC, TRUTH = "static-box baseline", "truth"
 SHOWN = {"zoom": 1, "otb": 2}  # videos whose sizes are drawn: those that change most

@@ -1,7 +1,7 @@
 """Draw the figures of the documentation; every number in them is computed here, or read from results/.
 
     python docs/figures.py             # all of them, into docs/
-    python docs/figures.py --only square --out /tmp
+    python docs/figures.py --only square --out figures
 
 Needs matplotlib and pillow, the extra `plot`.
 """

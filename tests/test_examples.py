@@ -171,11 +171,11 @@ def test_track_with_weights(tmp_path):
     torch.save(create_model("track/siamfc+").state_dict(), tmp_path / "weights.pt")
     same = [
         run(tmp_path, f"{COMMANDS['track.py']} --frames 2 --seed 0 {options}")
-        for options in ("", "--weights weights.pt")
+        for options in ("", "--pretrained weights.pt")
     ]
     assert figures(same[0]) == figures(same[1])
     assert len(figures(same[0])) == 1
-    words = [sys.executable, FOLDER / "track.py", "--weights", "nowhere"]
+    words = [sys.executable, FOLDER / "track.py", "--pretrained", "nowhere"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "nowhere" in done.stderr
@@ -203,7 +203,7 @@ def test_scene(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [("--weights nowhere", "nowhere"), ("--ratio 0.5", "ratio"), ("--plot plane.txt", "plane.txt")],
+    [("--pretrained nowhere", "nowhere"), ("--ratio 0.5", "ratio"), ("--plot plane.txt", "plane.txt")],
 )
 def test_scene_with_invalid_options(options, message, tmp_path):
     need("plot", "matplotlib", "PIL")

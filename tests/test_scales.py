@@ -40,6 +40,14 @@ def test_rounded_multiples_count_as_multiples():
     assert Scales([1, 1.4142, 2, 2.8284]).integer_ratio(3, 1) == 2
 
 
+def test_step_is_the_common_ratio_of_neighbors():
+    assert Scales.geometric(2, 4).step == 2
+    assert math.isclose(Scales.geometric(2**0.5, 9, start=0.3).step, 2**0.5)
+    assert Scales([1, 2, 4, 7]).step is None
+    assert Scales([1, 1.41, 2]).step is None
+    assert Scales([2]).step is None
+
+
 def test_steps_group_all_pairs_by_ratio():
     steps = Scales.geometric(2 ** (1 / 3), 4).steps()
     assert [pairs for _, pairs in steps] == [[(1, 0), (2, 1), (3, 2)], [(2, 0), (3, 1)], [(3, 0)]]

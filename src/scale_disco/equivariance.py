@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .basis import Basis
 from .functional.conv import scale_lift
-from .resample import resample
+from .resampling import resample
 from .scales import Scales, as_scales
 
 Mapping = Callable[[Tensor], Tensor]

@@ -9,17 +9,22 @@ from contextlib import nullcontext
 from typing import Any, TypeGuard
 
 import torch
-import torch.fx.experimental._config
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from .convert.decimated import DecimatedNetwork
 from .convert.layers import PLAIN, FoldedConv
 from .convert.surgery import replace, replace_modules
 from .files import check_writable, reason, written_atomically
 from .fold import fold, unfold
 from .functional.conv import apply_kernels
 from .nn.conv import ScaleConvolution
+
+try:
+    from torch.fx.experimental import _config
+except ImportError:  # a private module; without it, programs may assume a batch of more than one image
+    _config = None  # type: ignore[assignment]
 
 
 def bake(module: nn.Module) -> nn.Module:
@@ -43,6 +48,9 @@ def bake(module: nn.Module) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise TypeError(f"bake: expected a module, got {type(module).__name__}")
     baked = copy.deepcopy(module).eval()
+    if isinstance(baked, DecimatedNetwork):  # the network itself is an ordinary one
+        baked.network = bake(baked.network)
+        return baked
     for layer_name, norm_name in _foldable(baked):
         layer, norm = baked.get_submodule(layer_name), baked.get_submodule(norm_name)
         assert isinstance(norm, _BatchNorm)
@@ -55,6 +63,8 @@ def bake(module: nn.Module) -> nn.Module:
 
 class BakedConvolution(nn.Module):
     """A scale convolution, or one of a converted network, with fixed kernels and the batch norm folded in, if any."""
+
+    bias: Tensor | None
 
     def __init__(self, layer: ScaleConvolution | FoldedConv, norm: _BatchNorm | None = None) -> None:
         super().__init__()
@@ -79,10 +89,13 @@ class BakedConvolution(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.detach().to(layer.weight))
 
     def forward(self, x: Tensor) -> Tensor:
-        kernels = [self.get_buffer(name) for name in self._names]
+        kernels = [getattr(self, name) for name in self._names]  # torch 2.6 cannot trace get_buffer
         x = unfold(self.before(x), self.scales) if self.folded else x
-        y = apply_kernels(self.who, x, kernels, self.get_buffer("bias"), self.layout)
+        y = apply_kernels(self.who, x, kernels, self.bias, self.layout)
         return self.after(fold(y)) if self.folded else y
+
+    def set_scales(self, scales: Any) -> None:
+        raise ValueError("with_scales: kernels of a baked network are fixed: change the scales, then bake")
 
     def extra_repr(self) -> str:
         return f"{self.who}, {self.in_channels} channels, {self.scales} scales"
@@ -108,7 +121,7 @@ def export_program(module: nn.Module, example: Tensor) -> torch.export.ExportedP
     images = any(part.lifting for part in layers) or not layers
     fixed = (1,) if images else (1, 2)  # channels, and the scales of feature maps
     shape = {axis: torch.export.Dim.DYNAMIC for axis in range(example.ndim) if axis not in fixed}
-    config: Any = torch.fx.experimental._config
+    config: Any = _config
     # Trace without assuming a batch of more than one image, if this version of torch can.
     with config.patch(backed_size_oblivious=True) if hasattr(config, "backed_size_oblivious") else nullcontext():
         return torch.export.export(baked, (example,), dynamic_shapes=(shape,))
@@ -161,7 +174,7 @@ def _affine(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        layers = (f"{__package__}.nn", f"{__package__}.convert.layers")
+        layers = tuple(f"{__package__}.{name}" for name in ("nn", "convert.layers", "convert.pools"))
         layer = any(kind.__module__.startswith(layers) for kind in type(m).__mro__)
         # Layers of named networks may have control flow of their own; blocks with norms inside are traced.
         zoo = type(m).__module__.startswith((f"{__package__}.models", f"{__package__}.tasks"))

@@ -76,6 +76,13 @@ class Scales:
         """Return `ratio(k, l)` if it is an integer, else None."""
         return _as_integer(self.ratio(k, l))
 
+    @property
+    def step(self) -> float | None:
+        """The ratio of neighboring scales if it is the same for all of them, else None."""
+        ratios = [self.ratio(k + 1, k) for k in range(len(self) - 1)]
+        equal = bool(ratios) and all(math.isclose(ratio, ratios[0], rel_tol=TOLERANCE) for ratio in ratios)
+        return float(_as_integer(ratios[0]) or ratios[0]) if equal else None
+
     def steps(self) -> list[tuple[float, list[tuple[int, int]]]]:
         """Return every ratio between two scales, ascending, with the pairs (k, l), k > l, that have it.
 

@@ -17,9 +17,9 @@ from scale_disco import DiscreteBasis, Scales, Stencil, resample
 from scale_disco.basis import discrete
 from scale_disco.basis.descent import sampled_objective
 from scale_disco.basis.solve import solve
-from scale_disco.resample import kernel_reach, kernel_weights, source_coordinates
+from scale_disco.resampling import kernel_reach, kernel_weights, source_coordinates
 from scale_disco.tasks.io.samples import photos
-from tests.conftest import CUBE_ROOT_2, ROOT_2, tiered
+from tests.conftest import CUBE_ROOT_2, ROOT_2
 
 MODES = ["nearest", "nearest-exact", "linear", "cubic"]
 
@@ -152,7 +152,8 @@ def test_gradient_vanishes_on_fresh_samples_of_the_prior(prior):
     assert gradient(0.0) < 0.5 * gradient(0.01)
 
 
-@pytest.mark.parametrize("prior", tiered(["white", "image"], lambda prior: prior == "image"))
+@pytest.mark.thorough  # test_doc_figures.py is its representative in the first tier
+@pytest.mark.parametrize("prior", ["white", "image"])
 def test_descent_converges_to_the_closed_form(prior):
     exact = DiscreteBasis(3, ROOT_2, prior=prior)
     start, end = (DiscreteBasis(3, ROOT_2, prior=prior, solver="gradient", steps=steps) for steps in (20, 300))

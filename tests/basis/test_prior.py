@@ -12,7 +12,7 @@ def pair(prior, dims, ratio=2**0.5, mode="cubic"):
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.9])
-@pytest.mark.parametrize(("dims", "count", "side"), [(1, 64, 4000), (2, 64, 200)])
+@pytest.mark.parametrize(("dims", "count", "side"), [(1, 256, 1000), (2, 64, 200)])
 def test_moments_of_the_model_equal_those_of_its_samples(correlation, dims, count, side):
     model = CorrelatedNoise(correlation)
     samples = ImagePrior(model.sample(count, side, dims, torch.Generator().manual_seed(0)), dims)
@@ -59,9 +59,9 @@ def test_rational_ratios_are_averaged_over_one_period():
 
 def test_equal_images_are_equal_priors():
     images = torch.rand(2, 1, 20, 20)
-    assert as_prior(images, 2) == as_prior(images.clone(), 2)
-    assert as_prior(images, 2) == as_prior(images.numpy(), 2)
-    assert as_prior(images, 2) != as_prior(images + 1, 2)
+    assert as_prior(images, 2).spec == as_prior(images.clone(), 2).spec
+    assert as_prior(images, 2).spec == as_prior(images.numpy(), 2).spec
+    assert as_prior(images, 2).spec != as_prior(images + 1, 2).spec
     assert as_prior("image", 2) == as_prior(0.9, 2)
     assert as_prior("white", 2).spec == "white"
 

@@ -29,6 +29,8 @@ def bases(setting):
 # On photos 7x7 kernels with our small default stencils (300 taps) and the released dense ones (668) are level.
 @pytest.mark.parametrize(("setting", "images"), [("mnist", "mnist"), ("stl10", "mnist"), ("stl10", "photos")])
 def test_error_is_below_that_of_the_released_basis(shared, setting, images):
+    if images == "photos":
+        pytest.importorskip("PIL", reason="images need scale-disco[plot]")
     scales = SETTINGS[setting][1]
     pixels, border = sample_images(shared / "data" / images, count=24 if images == "mnist" else 6)
     ours, released = (basis_error(basis, pixels, scales=scales, border=border, channels=8) for basis in bases(setting))

@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from scale_disco import Scales, equivariance_error, to_scale_equivariant
 from scale_disco.convert import ScaleEquivariant
-from scale_disco.convert.layers import FoldedConv, GrowingMaxPool
+from scale_disco.convert.layers import FoldedConv
+from scale_disco.convert.pools import GrowingMaxPool
 from scale_disco.models.resnet import resnet18
 from tests.convert.networks import NETWORKS, VGG, Reused, UNet, every_network, images, network, sequential
 

@@ -43,11 +43,11 @@ def test_bake_with_options(options):
     for name, parameter in net.named_parameters():
         if "neighbours" in name:
             nn.init.normal_(parameter, 0, 0.01)
-    x = images("resnet18")
+    x, baked = images("resnet18"), bake(net)
     with torch.no_grad():
-        torch.testing.assert_close(bake(net)(x), net(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(baked(x), net(x), rtol=1e-4, atol=1e-4)
     # Strided 1x1 convolutions that became means keep their norms: the shortcuts of the last three stages.
-    assert count(bake(net), _BatchNorm) == (3 if "downsampling" in options else 0)
+    assert count(baked, _BatchNorm) == (3 if "downsampling" in options else 0)
 
 
 def test_copies_and_pickles_have_a_projection_of_their_own():
@@ -88,11 +88,13 @@ def test_onnx(kind, pooling, tmp_path):
         torch.testing.assert_close(output, net(x), rtol=1e-4, atol=1e-4)
 
 
-def test_compile():
+@pytest.mark.parametrize("backend", tiered(["aot_eager", "inductor"], lambda backend: backend == "aot_eager"))
+def test_compile(backend):
     net = to_scale_equivariant(network("sequential"), SCALES).train()
     twin = copy.deepcopy(net)
     x = images("")
-    compiled = torch.compile(twin, dynamic=False)
+    torch.compiler.reset()
+    compiled = torch.compile(twin, dynamic=False, backend=backend)
     expected, output = net(x), compiled(x)
     torch.testing.assert_close(output, expected, rtol=1e-3, atol=1e-3)
     expected.square().sum().backward()

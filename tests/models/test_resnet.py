@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from scale_disco.convert import to_scale_equivariant
+from scale_disco.convert import DecimatedNetwork, to_scale_equivariant
 from scale_disco.models import create_model, list_models, resnet
 
 NAMES = ["resnet18", "resnet34", "resnet50"]
@@ -263,6 +263,7 @@ def test_options_reach_the_conversion(monkeypatch):
     calls = []
     monkeypatch.setattr(resnet, "to_scale_equivariant", lambda *given, **options: calls.append((given, options)))
     options = {
+        "grid": "full",
         "project": "layer4",
         "reduce": "max",
         "scale_extent": 2,
@@ -298,6 +299,17 @@ def test_converted_networks_run_and_learn(name):
     )
 
 
+def test_decimated_grid():
+    net = create_model("resnet18/disco", classes=5, scales=(1, 2), grid="decimated").eval()
+    assert isinstance(net, DecimatedNetwork)
+    assert not any("Folded" in type(part).__name__ for part in net.modules())
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        assert net(images).shape == (2, 5)
+    with pytest.raises(ValueError, match="pooling: only for grid='full'"):
+        create_model("resnet18/disco", grid="decimated", pooling="average")
+
+
 def test_names():
     assert list_models("resnet18") == ["resnet18/cnn", "resnet18/disco"]
     assert {name for name in list_models() if name.startswith("resnet")} == {
@@ -314,7 +326,12 @@ CNN_OPTIONS = "pretrained, sha256, classes, stride_first"
     [
         ("resnet18/cnn", {"pretraned": "a.pth"}, TypeError, f"resnet18/cnn among {CNN_OPTIONS}, got 'pretraned'"),
         ("resnet18/cnn", {"scales": (1, 2)}, TypeError, f"resnet18/cnn among {CNN_OPTIONS}, got 'scales'"),
-        ("resnet50/disco", {"augmented": True}, TypeError, f"{CNN_OPTIONS}, scales, project, .*, got 'augmented'"),
+        (
+            "resnet50/disco",
+            {"augmented": True},
+            TypeError,
+            f"{CNN_OPTIONS}, scales, grid, project, .*, got 'augmented'",
+        ),
         ("mnist/cnn", {"classes": 3}, TypeError, "options of mnist/cnn among augmented, got 'classes'"),
         ("mnist/sesn-hermite", {"preset": 3}, TypeError, "mnist/sesn-hermite among augmented, got 'preset'"),
         ("resnet18", {}, ValueError, "expected one of mnist/cnn, .*resnet50/disco, .*got 'resnet18'"),

@@ -96,6 +96,7 @@ def _cases() -> list[Case]:
         add("dropout", lambda: snn.ScaleDropout(0.5).eval(), maps, maps)
         for reduce in ("max", "mean", "logsumexp"):
             add(f"project {reduce}", lambda r=reduce: snn.ScaleProject(r), maps, (2, 4, *space))
+            add(f"decision {reduce}", lambda r=reduce: snn.ScaleDecision(r), maps, (2, 4, *space))
     return cases
 
 

@@ -43,7 +43,7 @@ def tracker(tmp_path_factory):
     arguments = [
         "train",
         "tracker",
-        "--root",
+        "--data",
         videos,
         "--model",
         "track/siamfc",

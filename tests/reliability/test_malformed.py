@@ -189,7 +189,7 @@ ENTRY_POINTS = {
     "disco train --pretrained": EntryPoint(
         "a.pth",
         write_torch,
-        command("train tracker --root IN --pretrained IN/a.pth --holdout 0 --out IN/run"),
+        command("train tracker --data IN --pretrained IN/a.pth --holdout 0 --out IN/run"),
         sequence,
     ),
     "disco test": EntryPoint("last.ckpt", write_torch, command("test IN --checkpoint last --device cpu"), stopped_run),
@@ -202,8 +202,8 @@ ENTRY_POINTS = {
         command("scene IN/Car/img/0001.png --pretrained IN/a.pth --out IN/out --device cpu"),
         sequence,
     ),
-    "disco track --weights": EntryPoint(
-        "a.pth", write_torch, command("track IN/Car --tracker track/disco --weights IN/a.pth --out IN/out"), sequence
+    "disco track --pretrained": EntryPoint(
+        "a.pth", write_torch, command("track IN/Car --tracker track/disco --pretrained IN/a.pth --out IN/out"), sequence
     ),
 }
 

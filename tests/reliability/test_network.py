@@ -39,7 +39,7 @@ def run_offline(*commands):
 def test_imports_and_commands_use_no_network(tmp_path):
     for extra in ("matplotlib", "lightning", "av", "huggingface_hub"):
         pytest.importorskip(extra)
-    from scale_disco.tasks.mnist_scale.training import MnistScaleOptions
+    from scale_disco.tasks.mnist_scale.options import MnistScaleOptions
 
     runs = write_run(tmp_path / "runs", "disco", MnistScaleOptions(), errors=900)
     write_otb(tmp_path / "videos", "A", moving(3))

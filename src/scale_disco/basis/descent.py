@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..resample import resample
+from ..resampling import resample
 from ..scales import Scales
 from .solve import Conditions, plan
 from .stencil import Stencil

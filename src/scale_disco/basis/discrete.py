@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import check_choice, check_count
-from ..resample import canonical_mode
+from ..resampling import canonical_mode
 from ..scales import Scales, as_scales
 from .descent import Progress, descend
 from .prior import CorrelatedNoise, Prior, TooFewPixelsError, as_prior
@@ -123,6 +123,19 @@ class DiscreteBasis(Basis):
         stencils = [Stencil(functions.clone(), dilation) for functions, (_, dilation) in solved]
         super().__init__(scales, stencils, kernel_size=kernel_size, spec=spec)
         self._prior = conditions.prior
+
+
+def at_scales(basis: Basis, scales: Scales) -> Basis:
+    """Return a discrete basis, mixed or not, solved again for other scales; the functions at the first scale stay."""
+    kind, spec = basis.spec["kind"], basis.spec
+    if kind not in (DiscreteBasis.kind, f"recombined {DiscreteBasis.kind}"):
+        raise ValueError(f"with_scales: expected a DiscreteBasis, which can be solved again, got a {kind} basis")
+    options = {
+        name: spec[name] for name in ("spatial_dims", "mode", "antialias", "solver", "steps", "seed") if name in spec
+    }
+    solved = DiscreteBasis(basis.kernel_size, scales, prior=basis._prior, **options)
+    # At the first scale functions are pixels, so that those of a mixed basis are its matrix.
+    return solved if kind == DiscreteBasis.kind else solved.mix(basis.stencils[0].functions.flatten(1))
 
 
 def _check_support(kernel_size: int, scales: Scales, support: Any) -> tuple[int, ...]:

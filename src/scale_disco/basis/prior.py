@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import short_repr
-from ..resample import kernel_reach, kernel_weights, source_coordinates
+from ..resampling import kernel_reach, kernel_weights, source_coordinates
 
 # Correlation of neighboring pixels in the "image" prior. Measured on digits and photos (results/equivariance.md):
 # the error is flat from 0.7 to 0.98, the largest value tried, and higher below.
@@ -132,12 +132,6 @@ class ImagePrior:
         self.images = images.detach().to("cpu", torch.float64).reshape(-1, *shape).clone()
         header = str(tuple(self.images.shape)).encode()
         self.spec = f"images sha256:{hashlib.sha256(header + self.images.numpy().tobytes()).hexdigest()}"
-
-    def __hash__(self) -> int:
-        return hash(self.spec)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ImagePrior) and self.spec == other.spec
 
     def grams(self, pair: ScalePair) -> Grams:
         axes = [self._axis(pair, size) for size in self.images.shape[1:]]

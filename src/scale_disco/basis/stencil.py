@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..checks import check_count
 from ..files import parse_json, plain, write
-from ..resample import canonical_mode
+from ..resampling import canonical_mode
 from ..scales import as_scales
 from .prior import Prior, as_prior
 from .solve import Conditions, predicted_errors, tap_offsets, total_error

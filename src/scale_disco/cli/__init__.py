@@ -1,41 +1,27 @@
-"""The command `disco`: every command is a module with `add` (its arguments) and `run`."""
+"""The command `disco`. Commands are declared in `app`, and imported when called."""
 
-import argparse
-import difflib
 import errno
+import io
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from types import ModuleType
+from importlib import import_module
 from typing import Any
 
-from .. import __version__
-from ..tasks.bench import command as bench
-from ..tasks.equivariance import command as equivariance
-from ..tasks.io.terminal import Parser, Stopped, UsageError, command_context
-from ..tasks.quickstart import command as quickstart
-from ..tasks.scene.commands import scene
-from ..tasks.tracking.commands import otb, track
-from . import basis, completion, data, table, test, train
+from cyclopts import App, CycloptsError
+from cyclopts.config import Dict
+from cyclopts.exceptions import MissingArgumentError, UnusedCliTokensError
 
-# A new command joins by its module here.
-_GROUPS: dict[str, tuple[ModuleType, ...]] = {
-    "start": (quickstart,),
-    "kernels": (basis, equivariance, bench),
-    "experiments": (data, train, test, table),
-    "tracking": (track, otb),
-    "scenes": (scene,),
-    "shell": (completion,),
-}
-
-_EPILOG = """\
-`disco COMMAND --help` shows the options of a command, with examples.
-exit codes: 0 success, 1 error, 2 invalid usage, 70 internal error (please report it), 129 hangup (SIGHUP),
-130 interrupted (Ctrl-C), 141 closed pipe (SIGPIPE), 143 terminated (SIGTERM)."""
+from ..files import plain
+from ..tasks.io.terminal import Stopped, UsageError, command_context
+from ..tasks.options import CommandOptions
+from .app import COMMANDS, Command, make_app
+from .config import read_config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,82 +56,118 @@ def _discard_output() -> None:
 
 
 def _call(words: list[str]) -> int:
-    """Parse the command line and run the command."""
-    parser, commands = parsers()
+    """Parse the command line and run the command; an error is printed as one line, or as a traceback with --debug."""
     if words[:1] == ["help"]:
-        words = [*words[1:2], "--help"]
-    if words and not words[0].startswith("-") and words[0] not in commands:
-        near = difflib.get_close_matches(words[0], commands, 1)
-        hint = f", did you mean {near[0]}?" if near else ""
-        raise UsageError(f"disco: unknown command {words[0]!r}{hint}; see disco --help")
+        words = [*words[1:], "--help"]
+    name, command = _named(words)
+    call = shlex.join(["disco", *words])
+    words, notes = command.current(words) if command else (words, [])
+    _print_notes(notes, words)
+    app = make_app()
+    function, given = _parsed(app, name, words)
+    if function is None:  # it was --help or --version
+        return 0
     try:
-        options, unknown = parser.parse_known_args(words or ["--help"])
-    except SystemExit as end:  # after --help and --version
-        return int(end.code or 0)
-    if unknown or options.command is None:
-        commands.get(options.command, parser).refuse(unknown or words)
-    options.call, options.parsers = shlex.join(["disco", *words]), commands
-    return _run(options)
-
-
-def parsers() -> tuple[Parser, dict[str, Parser]]:
-    """Return the parser of `disco` and those of its commands by name."""
-    parser = Parser(
-        prog="disco",
-        usage="disco COMMAND [options]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=_EPILOG,
-    )
-    parser.add_argument("--version", action="version", version=f"scale-disco {__version__}")
-    commands: Any = parser.add_subparsers(dest="command", prog="disco", metavar="COMMAND", help=argparse.SUPPRESS)
-    lines = ["Discrete scale convolutions for PyTorch."]
-    for group, modules in _GROUPS.items():
-        lines.append(f"\n{group}:")
-        for module in modules:
-            module.add(commands)
-            name, command = list(commands.choices.items())[-1]
-            lines.append(f"  {name:13} {command.description.partition('.')[0]}")
-    parser.description = "\n".join(lines)
-    return parser, commands.choices
-
-
-def _run(options: argparse.Namespace) -> int:
-    """Run a command; an error is printed as one line, or as a traceback with --debug."""
-
-    def fail(message: str, code: int = 1) -> int:
-        line = " ".join(message.split()).removeprefix(f"{options.command}: ")
-        print(f"disco {options.command}: {line}", file=sys.stderr)
-        return code
-
-    try:
+        if config := given.get("config"):
+            content = read_config(config, name.split()[-1])
+            flags, notes = function.command.current([f"--{key}" for key in content])
+            _print_notes(notes, words)
+            content = {key.removeprefix("--"): value for key, value in zip(flags, content.values(), strict=True)}
+            # Below the names of the command: cyclopts skips keys at the top that are commands too, such as `data`.
+            first, second = function.command.words
+            app.config = [Dict({first: {second: content}}, source=str(config))]
+            function, given = _parsed(app, name, words, f" (in {config})")
+        options = _options(function.command, name, given, call)
         with command_context(options):
-            options.run(options)
+            module, _, attribute = options.entry.partition(":")
+            getattr(import_module(f"..{module}", __name__), attribute)(options)
+        return 0
     except (UsageError, BrokenPipeError):
         raise
     except KeyboardInterrupt as error:
         with suppress(OSError):  # the terminal may be gone
-            print(f"\ndisco {options.command}: stopped", file=sys.stderr)
+            print(f"\n{name}: stopped", file=sys.stderr)
         return 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
     except Exception as error:
-        if options.debug or _is_full_output(error):
+        if "--debug" in words or _is_full_output(error):
             raise
-        if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").partition(".")[0])):
-            return fail(f'{error.name} is required: pip install "scale-disco[{extra}]"')
-        if isinstance(error, OSError) and error.filename is not None and error.strerror:
-            return fail(f"{error.filename}: {error.strerror}")
-        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
-            return fail("out of memory: reduce the batch or image size; --debug shows the traceback")
-        if isinstance(error, (ValueError, TypeError, OSError, ImportError)):
-            return fail(str(error))
-        return fail(f"internal error: {type(error).__name__}: {error}; run with --debug and report the traceback", 70)
-    return 0
+        message, code = _explained(error)
+        line = " ".join(message.split()).removeprefix(f"{name.split()[-1]}: ")
+        print(f"{name}: {line}", file=sys.stderr)
+        return code
+
+
+def _print_notes(notes: list[str], words: list[str]) -> None:
+    if notes and "--quiet" not in words:
+        print(*notes, sep="\n", file=sys.stderr)
+
+
+def _named(words: list[str]) -> tuple[str, Command | None]:
+    """Return the name of the command in a command line, such as "disco train stl10", and the command."""
+    commands = {name: command for group in COMMANDS.values() for name, command in group.items()}
+    command = commands.get(words[0]) if words else None
+    if not isinstance(command, dict):
+        return (f"disco {words[0]}", command) if command else ("disco", None)
+    second = words[1] if len(words) > 1 and words[1] in command else ""
+    return f"disco {words[0]} {second}".rstrip(), command.get(second)
+
+
+def _parsed(app: App, name: str, words: list[str], where: str = "") -> tuple[Any, dict[str, Any]]:
+    """Return the function of the command and its given arguments; None after --help and --version."""
+    try:
+        function, bound, _ = app.parse_args(words)
+    except CycloptsError as error:
+        raise UsageError(f"{name}: {_message(error)}; see {name} --help{where}") from error
+    if hasattr(function, "command"):
+        return function, dict(bound.arguments)
+    from rich.console import Console
+
+    width = shutil.get_terminal_size((100, 24)).columns
+    page = io.StringIO()  # rich would exit at a closed pipe
+    bound.arguments["console"] = Console(file=page, width=min(max(width, 80), 120))
+    function(*bound.args, **bound.kwargs)
+    print("\n".join(line.rstrip() for line in page.getvalue().splitlines()))
+    return None, {}
+
+
+def _options(command: Command, name: str, given: dict[str, Any], call: str) -> CommandOptions:
+    """Return the options, checked before anything heavy is imported."""
+    try:
+        return command.make(given, call)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}; see {name} --help") from error
+
+
+def _message(error: CycloptsError) -> str:
+    """Return the message of cyclopts in the style of ours."""
+    if isinstance(error, UnusedCliTokensError):
+        return f"unexpected argument {(error.unused_tokens or [''])[0]!r}"
+    message = re.sub(r'^Command ".*?" parameter ', "", plain(error))
+    message = message.partition(" Available commands")[0].rstrip(".").replace("[", "").replace("]", "")
+    message = re.sub(r"[.] (\w)", lambda match: f", {match[1].lower()}", message)
+    if isinstance(error, MissingArgumentError):
+        return re.sub("requires an argument", "requires a value", message).replace("positional arguments", "values")
+    return f"{message[:1].lower()}{message[1:]}"
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """Return the message and the exit code for an error."""
+    if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").partition(".")[0])):
+        return f'{error.name} is required: pip install "scale-disco[{extra}]"', 1
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}", 1
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
+        return "out of memory: reduce the batch or image size; --debug shows the traceback", 1
+    if isinstance(error, (ValueError, TypeError, OSError, ImportError)):
+        return str(error), 1
+    return f"internal error: {type(error).__name__}: {error}; run with --debug and report the traceback", 70
 
 
 _NO_MEMORY = re.compile("out of memory|not enough memory|can't allocate memory")
 
 # The extra of a package, for imports without an error message of their own.
 _EXTRAS = {
-    **dict.fromkeys(("lightning", "torchmetrics", "rich", "tensorboard", "yaml"), "train"),
+    **dict.fromkeys(("lightning", "torchmetrics", "tensorboard", "yaml"), "train"),
     **dict.fromkeys(("matplotlib", "PIL"), "plot"),
     **dict.fromkeys(("mlxtend", "sklearn"), "demo"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),

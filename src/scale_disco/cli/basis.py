@@ -1,9 +1,6 @@
 """`disco basis`: solve a discrete basis; print, plot or save it."""
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -13,50 +10,12 @@ from ..tasks.equivariance.plots import plot_basis
 from ..tasks.io import terminal
 from ..tasks.io.report import table
 from ..tasks.io.samples import sample_images
-
-_EXAMPLES = """\
-  disco basis --kernel-size 3 --scales 1 2^0.5 2 --plot basis.png
-  disco basis --kernel-size 7 --step "2^(1/3)" --count 4 --out basis.safetensors
-  disco basis --load basis.safetensors
-  disco basis --prior white --solver gradient --steps 300
-"""
+from .options import BasisOptions
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    basis = terminal.add_command(commands, "basis", run, "solve a discrete basis; print, plot or save it", _EXAMPLES)
-    basis.add_argument("--kernel-size", type=int, metavar="K", help="kernel size at the first scale (default 3)")
-    terminal.add_scales(basis)
-    basis.add_argument("--dims", type=int, default=2, metavar="N", help="spatial dimensions, 1 to 3 (default 2)")
-    prior = basis.add_argument(
-        "--prior",
-        help='images that the basis is optimal for: "image", "white" (white noise, as in the paper), a correlation of '
-        'neighboring pixels in [0, 1), "photos", "digits" or a folder of images (default image)',
-    )
-    terminal.suggest(prior, ["image", "white", "photos", "digits"], folders=True)
-    basis.add_argument(
-        "--support", type=int, nargs="+", metavar="SIDE", help="size of the solved stencils in taps, one or per scale"
-    )
-    solver = basis.add_argument(
-        "--solver", default="exact", help="exact, or gradient: gradient descent as in the paper (default exact)"
-    )
-    terminal.suggest(solver, ["exact", "gradient"])
-    basis.add_argument("--steps", type=int, help="number of gradient descent steps")
-    terminal.add_seed(basis, "gradient descent")
-    terminal.add_out(basis, "the basis to a safetensors file", "--save")
-    basis.add_argument(
-        "--load",
-        type=Path,
-        metavar="FILE",
-        help="load a basis instead of solving one; --prior sets the images of its error",
-    )
-    terminal.add_operator(basis)
-    terminal.add_plot(basis, "the stencils")
-
-
-def run(options: argparse.Namespace) -> None:
+def run(options: BasisOptions) -> None:
     """Solve or load a basis, then print, save and plot it."""
-    terminal.check_outputs(options)
+    terminal.check_outputs(options.out, options.plot)
     with terminal.Progress("solving") as progress:
         if options.load:
             for name in ("kernel_size", "scales", "step", "count", "support", "steps"):
@@ -90,13 +49,13 @@ def run(options: argparse.Namespace) -> None:
     if options.out:
         basis.save(options.out)
         terminal.say(f"saved {options.out}")
-    terminal.write_plot(options, lambda: plot_basis(basis))
+    terminal.write_plot(options.plot, lambda: plot_basis(basis))
 
 
-def _solve(options: argparse.Namespace, progress: Callable[[int, int], None]) -> DiscreteBasis:
+def _solve(options: BasisOptions, progress: Callable[[int, int], None]) -> DiscreteBasis:
     if options.plot and options.dims == 3:
         raise ValueError("--plot draws bases of 1 or 2 spatial dimensions, got --dims 3")
-    support = options.support if options.support is None or len(options.support) > 1 else options.support[0]
+    support = options.support[0] if options.support and len(options.support) == 1 else options.support
     return DiscreteBasis(
         3 if options.kernel_size is None else options.kernel_size,
         terminal.chosen_scales(options),

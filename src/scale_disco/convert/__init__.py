@@ -19,12 +19,14 @@ from ..functional.layout import check_extent
 from ..nn import ScaleProject
 from ..nn.conv import ScaleConvolution, warn_unequal_steps
 from ..scales import Scales, as_scales
-from .inspect import ConversionCheck, Recorder
-from .layers import MAX_POOLS, PLAIN, FoldedConv, FoldedLift, call_of, is_spatial, is_strided
-from .network import OUTPUT, ProjectionPoint, ScaleEquivariant
+from .decimated import DecimatedNetwork
+from .inspect import ConversionCheck, Recorder, find_output_problem
+from .layers import PLAIN, FoldedConv, FoldedLift, call_of, is_spatial, is_strided
+from .network import DECISION, OUTPUT, ProjectionPoint, ScaleEquivariant, with_scales
+from .pools import MAX_POOLS
 from .surgery import Replacement, replace_modules
 
-__all__ = ["ScaleEquivariant", "to_scale_equivariant"]
+__all__ = ["DecimatedNetwork", "ScaleEquivariant", "to_scale_equivariant", "with_scales"]
 
 _WHO = "to_scale_equivariant"
 # Layers that mix positions and cannot be enlarged.
@@ -39,30 +41,41 @@ def to_scale_equivariant(
     model: nn.Module,
     scales: Scales | Sequence[float] = (1, 2**0.5, 2),
     *,
+    grid: str = "full",
     example: Tensor | None = None,
     project: str | None = "auto",
-    reduce: str = "max",
+    reduce: str | None = None,
     scale_extent: int = 1,
     pooling: str = "as-is",
     downsampling: str = "as-is",
     antialias: bool = False,
     strict: bool = True,
 ) -> ScaleEquivariant:
-    """Return a scale-equivariant copy of a convolutional network, with its weights and parameter names.
+    """Return a scale-equivariant copy of a network, with its weights and parameter names.
 
-    Every convolution of more than one pixel sees each scale through its kernel enlarged by that scale; all other layers
-    run unchanged. In evaluation mode the first scale computes what the given network computes: with `project=None` the
-    output has a scale axis, [B, C, S, ...], and its index 0 is the given network's output.
+    On the full grid every convolution of more than one pixel sees each scale through its kernel enlarged by that scale;
+    all other layers run unchanged. In evaluation mode the first scale computes what the given network computes: with
+    `project=None` the output has a scale axis, [B, C, S, ...], and its index 0 is the given network's output.
+
+    On the decimated grid the network is unchanged, and each scale sees the image shrunk by it. Takes any network that
+    takes images of several sizes, also to train it from scratch. If all steps between scales are equal, the whole
+    network is exact: shrinking the image by the step shifts the output along the scale axis, bit for bit. Any
+    number of scales at steps of sqrt 2 costs about two networks.
 
     Args:
         model: A network that takes images [B, C, ...]; it is not modified.
-        scales: Ascending; kernels are enlarged by each over the first.
+        scales: Ascending. On the full grid kernels are enlarged by each over the first; on the decimated grid the image
+            is shrunk by each, and enlarged by scales below 1.
+        grid: "full": kernels enlarged, every scale on the grid of the image; "decimated": image shrunk, every scale on
+            a grid coarser by it.
         example: Images that the network takes, to find the projection point and to test the result; noise by default
             (224 pixels a side; 32 for volumes, 1024 for signals).
         project: Where the scales are reduced to one. "auto": before the last global pooling or flatten (at the output
-            if there is none, or if the outputs are maps); a module name: after that module, and later layers are left
-            unconverted; None: keep the scale axis.
-        reduce: "max", "mean" or "logsumexp", as in `ScaleProject`.
+            if there is none, or if the outputs are maps), on the decimated grid behind it if what follows takes
+            vectors; a module name: after that module, and later layers are left unconverted; "decision": at the output,
+            logits [B, K], by `ScaleDecision`; None: keep the scale axis.
+        reduce: "max" (default), "mean" or "logsumexp", as in `ScaleProject`; for decisions "logsumexp" (default), "max"
+            or "mean", as in `ScaleDecision`.
         scale_extent: T, number of scales every convolution but the first sees; the weights of neighbors start at zero.
         pooling: "as-is"; "growing" for max pooling windows scaled with the kernel, which is more equivariant and equal
             at the first scale; or "average" for average instead of max pooling.
@@ -83,6 +96,13 @@ def to_scale_equivariant(
         before 2
     """
     scales = as_scales(scales)
+    reduce = reduce or ("logsumexp" if project == "decision" else "max")
+    if check_choice(_WHO, "grid", grid, ("full", "decimated")) == "decimated":
+        options = {"scale_extent": scale_extent != 1, "pooling": pooling != "as-is", "antialias": antialias}
+        given = [name for name, changed in {**options, "downsampling": downsampling != "as-is"}.items() if changed]
+        if given:
+            raise ValueError(f"{_WHO}: {', '.join(given)}: only for grid='full'; the decimated grid changes no layer")
+        return _decimated(model, scales, example, project, reduce)
     check_choice(_WHO, "pooling", pooling, ("as-is", "growing", "average"))
     downsampling = "centered" if downsampling == "centred" else downsampling  # former spelling
     check_choice(_WHO, "downsampling", downsampling, ("as-is", "centered"))
@@ -90,6 +110,9 @@ def to_scale_equivariant(
     check_extent(_WHO, scale_extent, len(scales))
     warn_unequal_steps(_WHO, scale_extent, scales)
     first = _check_model(model)
+    if first is None or not any(map(is_spatial, model.modules())):
+        who = type(model).__name__
+        raise ValueError(f"{_WHO}: {who} has no convolution of more than one pixel (nn.Conv1d, 2d or 3d) to convert")
     _check_name(model, project)
     record = _recorded(model, first, example, required=project is not None or example is not None)
     refused = _refused(model, first.weight.ndim - 2, record, pooling, downsampling)
@@ -107,7 +130,7 @@ def to_scale_equivariant(
             one_scale = {name for name, batches in sizes.items() if batches == {check.batch}}
             if project == "auto" and len(scales) > 1 and one_scale & check.called & set(spatial):
                 continue  # convolutions follow, which must see all scales
-            if project not in ("auto", None):  # what follows a named place need not be convertible
+            if project not in ("auto", "decision", None):  # what follows a named place need not be convertible
                 refused = {name: why for name, why in refused.items() if name not in one_scale}
             unchanged |= one_scale | (set(spatial) - sizes.keys())
         unconverted = [name or type(model).__name__ for name in refused]
@@ -128,8 +151,32 @@ def to_scale_equivariant(
     raise ValueError(f"{_WHO}: {problem}")
 
 
+def _decimated(
+    model: nn.Module, scales: Scales, example: Tensor | None, project: str | None, reduce: str
+) -> ScaleEquivariant:
+    """Return a network on the decimated grid."""
+    ScaleProject(reduce)  # checks it
+    first = _check_model(model)
+    _check_name(model, project)
+    tried = project not in ("decision", None) or example is not None
+    record = _recorded(model, first, example, required=True) if tried else None
+    places = list(_places(record, project))
+    if record is not None and project == "auto":
+        if any(not isinstance(model.get_submodule(name), PLAIN) for name in record.unsupported):
+            places = places[-1:]  # attention may follow, which must see all scales
+        places = places if record.head is None else [_counted(record, record.head), *places]
+    problem = None
+    for place in places:
+        net = DecimatedNetwork(copy.deepcopy(model), scales, place, reduce)
+        net.training = model.training
+        problem = find_output_problem(net, model, _example(first, example)) if tried else None
+        if problem is None:
+            return net
+    raise ValueError(f"{_WHO}: {problem}")
+
+
 def _check_model(model: Any) -> Any:
-    """Check that a network can be converted, and return its first convolution of any kernel size."""
+    """Check that a network can be converted, and return its first convolution of any kernel size, if any."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"{_WHO}: expected a module, got {type(model).__name__}")
     who = type(model).__name__
@@ -139,30 +186,36 @@ def _check_model(model: Any) -> Any:
         raise TypeError(f"{_WHO}: {who} is a compiled module; convert the original, then call torch.compile")
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise TypeError(f"{_WHO}: {who} is wrapped for data parallelism; convert its .module, then wrap the result")
-    if any(isinstance(part, (FoldedConv, ScaleConvolution)) for part in model.modules()):
+    if any(isinstance(part, (FoldedConv, ScaleConvolution, ScaleEquivariant)) for part in model.modules()):
         raise ValueError(f"{_WHO}: {who} is scale-equivariant already")
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise ValueError(f"{_WHO}: {who} has uninitialized lazy parameters; run a forward pass first")
     devices = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
     if len(devices) > 1:
         raise ValueError(f"{_WHO}: expected a network on one device, got {', '.join(devices)}")
-    convolutions = [part for part in model.modules() if is_spatial(part)]
-    if not convolutions:
-        raise ValueError(f"{_WHO}: {who} has no convolution of more than one pixel (nn.Conv1d, 2d or 3d) to convert")
-    dims = convolutions[0].weight.ndim
-    return next(part for part in model.modules() if isinstance(part, PLAIN) and part.weight.ndim == dims)
+    convolutions: list[Any] = [part for part in model.modules() if isinstance(part, PLAIN)]
+    dims = next((part.weight.ndim for part in convolutions if is_spatial(part)), None)
+    return next((part for part in convolutions if dims in (None, part.weight.ndim)), None)
 
 
 def _check_name(model: nn.Module, project: str | None) -> None:
     names = dict(model.named_modules())
-    if project not in ("auto", None) and not (isinstance(project, str) and project and project in names):
+    if project not in ("auto", "decision", None) and not (isinstance(project, str) and project and project in names):
         children = ", ".join(name for name, _ in model.named_children())
         got = f"a {type(project).__name__}" if isinstance(project, nn.Module) else repr(project)
-        raise ValueError(f"{_WHO}: project must be auto, None or the name of a module such as {children}, got {got}")
+        raise ValueError(
+            f"{_WHO}: project must be auto, decision, None or the name of a module such as {children}, got {got}"
+        )
 
 
 def _example(first: Any, example: Tensor | None) -> Tensor:
     """Return one image that the network takes."""
+    if first is None:
+        if not isinstance(example, Tensor) or example.ndim not in (3, 4, 5):
+            raise ValueError(
+                f"{_WHO}: pass images [B, C, ...] that the network takes as example=: it has no convolution"
+            )
+        return example[:1].detach().clone()
     dims = first.weight.ndim - 2
     if example is None:
         shape = (1, first.weight.shape[1] * first.groups, *[_EXAMPLE_SIDE[dims]] * dims)
@@ -191,15 +244,21 @@ def _recorded(model: nn.Module, first: Any, given: Tensor | None, *, required: b
 
 def _places(record: Recorder | None, project: str | None) -> Sequence[ProjectionPoint | None]:
     """Return the places where scales may be reduced, best first; None for nowhere."""
+    if project == "decision":
+        return [DECISION]
     if project is None or record is None:
         return [None]
     if project == "auto":
-        places = [place if record.calls[place.module] > 1 else place._replace(call=0) for place in record.places]
-        return [*places, OUTPUT]
+        return [*(_counted(record, place) for place in record.places), OUTPUT]
     if project not in record.calls:
         raise ValueError(f"{_WHO}: project={project!r}: this module is never called in the forward pass")
     calls = record.calls[project]
     return [ProjectionPoint(project, call=calls if calls > 1 else 0)]
+
+
+def _counted(record: Recorder, place: ProjectionPoint) -> ProjectionPoint:
+    """Return a place without the number of the call if there is only one."""
+    return place if record.calls[place.module] > 1 else place._replace(call=0)
 
 
 def _refused(model: nn.Module, dims: int, record: Recorder | None, pooling: str, downsampling: str) -> dict[str, str]:

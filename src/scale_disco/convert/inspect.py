@@ -42,6 +42,7 @@ class Recorder(TorchFunctionMode):
         self.unsupported: dict[str, str] = {}  # functions that cannot be converted, by module
         self.max_pools: dict[str, str] = {}  # max pools that are not modules
         self.places: list[ProjectionPoint] = []  # around the last global pool, best first
+        self.head: ProjectionPoint | None = None  # before the first of the last layers, which see vectors only
         self._stack: list[tuple[str, int, tuple[int, ...]]] = []  # active modules: name, call, ids of inputs
         self._tensors = {id(image): image}  # computed from the image; kept alive, so that ids stay unique
         self._makers: dict[int, tuple[str, int]] = {}  # tensor -> module and call that it or its source came from
@@ -61,6 +62,8 @@ class Recorder(TorchFunctionMode):
     def _enter(self, name: str, inputs: Sequence[Any]) -> None:
         self.calls[name] = self.calls.get(name, 0) + 1
         self._stack.append((name, self.calls[name], tuple(id(x) for x in inputs if isinstance(x, Tensor))))
+        if self.head is None and len(inputs) == 1 and id(inputs[0]) in self._tensors and _is_vector(inputs[0]):
+            self.head = ProjectionPoint(name, True, self.calls[name])
 
     def _leave(self, out: Any) -> None:
         name, call, _ = self._stack.pop()
@@ -73,6 +76,7 @@ class Recorder(TorchFunctionMode):
         leaves = tree_leaves((args, kwargs))
         inputs = list({id(x): x for x in leaves if isinstance(x, Tensor) and id(x) in self._tensors}.values())
         if inputs:
+            self.head = self.head if all(map(_is_vector, inputs)) else None
             self._note(func, leaves, inputs)
             for result in tree_leaves(out):
                 if isinstance(result, Tensor):
@@ -208,6 +212,22 @@ class ConversionCheck:
                 hint = "is it in a plain list? Use nn.ModuleList or nn.ModuleDict"
                 return f"{self.who} calls {name} from outside its submodules ({hint})"
         return None
+
+
+def find_output_problem(net: ScaleEquivariant, model: nn.Module, example: Tensor) -> str | None:
+    """Return why a network on the decimated grid does not run on an example, or returns other shapes; None if not."""
+    try:
+        with eval_mode(net, model):
+            shapes, expected = (tree_map(_shape, run(example.clone())) for run in (net, model))
+    except Exception as error:  # from the network's own code
+        return f"{reason(error)} (example of shape {tuple(example.shape)}; pass others as example=)"
+    where = f"{type(model).__name__} with the scales reduced {net.place}"
+    return None if net.place is None or shapes == expected else f"{where} returns shape {shapes}, expected {expected}"
+
+
+def _is_vector(x: Tensor) -> bool:
+    """Return whether a tensor is the vector of one image, [1, C] or [1, C, 1, ...]."""
+    return x.ndim > 1 and x.shape[0] == 1 and math.prod(x.shape[2:]) == 1
 
 
 def _close(output: Tensor, expected: Tensor) -> bool:

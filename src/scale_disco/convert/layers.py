@@ -1,6 +1,5 @@
-"""Layers of converted networks: ordinary convolutions and pools on batches that hold all scales."""
+"""Layers of converted networks: ordinary convolutions on batches that hold all scales."""
 
-import copy
 import functools
 import math
 from collections.abc import Sequence
@@ -10,19 +9,27 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..basis import DiscreteBasis
 from ..basis.stencil import CONVOLUTION
 from ..fold import fold, unfold
-from ..functional.conv import convolve, kernels, scale_maps
+from ..functional.conv import convolve, kernels
 from ..functional.layout import Layout
+from ..nn.conv import check_same_steps
 from ..nn.fixed import FixedTensors
-from ..resample import kernel_reach, kernel_weights
+from ..resampling import kernel_reach, kernel_weights
 from ..scales import Scales
+from .pools import mean_pool, per_axis
+
+try:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+except ImportError:  # a private function; without it, kernels are not cached
+
+    def _get_current_dispatch_mode() -> Any:  # type: ignore[misc]
+        return "unknown"
+
 
 PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 # Layer -> weights and the kernels computed from them. Outside of the layers, so that copies and files have none.
 _KERNELS: "WeakKeyDictionary[FoldedConv, tuple[list[Tensor], list[Tensor]]]" = WeakKeyDictionary()
 _DENSE_SIDE = 15  # of the largest kernel that is solved as a whole; larger ones are products of their axes
@@ -48,8 +55,9 @@ class FoldedConv(FixedTensors):
         self, conv: Any, scales: Scales, scale_extent: int = 1, *, centered: bool = False, antialias: bool = False
     ) -> None:
         super().__init__()
-        own, self.before = call_of(conv)
-        self.scales, self.scale_extent, self.spatial_dims = scales, scale_extent, conv.weight.ndim - 2
+        self._own, self.before = call_of(conv)
+        self._centered, self._antialias, own = centered, antialias, self._own
+        self.scale_extent, self.spatial_dims = scale_extent, conv.weight.ndim - 2
         self.weight, self.bias = conv.weight, conv.bias
         self.in_channels, self.out_channels = own.groups * conv.weight.shape[1], conv.weight.shape[0]
         self.kernel_size = tuple(conv.weight.shape[2:])
@@ -57,15 +65,25 @@ class FoldedConv(FixedTensors):
         self.stride, self.padding, self.dilation, self.groups = conv.stride, conv.padding, conv.dilation, conv.groups
         if scale_extent > 1:
             self.neighbours = nn.Parameter(conv.weight.new_zeros(scale_extent - 1, *conv.weight.shape))
-        placed = _placed(self.kernel_size, own.dilations[0], scales, antialias)
+        self._place(scales)
+
+    def set_scales(self, scales: Scales) -> None:
+        """Enlarge the kernel to other scales, in place; weights stay."""
+        check_same_steps("FoldedConv", self.scale_extent, self.scales, scales)
+        _KERNELS.pop(self, None)
+        self._place(scales)
+
+    def _place(self, scales: Scales) -> None:
+        self.scales, own = scales, self._own
+        placed = _placed(self.kernel_size, own.dilations[0], scales, self._antialias)
         pads = tuple(kernel.pads(placed[0], own.pads[0]) for kernel in placed)
-        averaged = centered and max(own.stride) > 1
+        averaged = self._centered and max(own.stride) > 1
         stride = (1,) * self.spatial_dims if averaged else own.stride
         self.layout = Layout(stride, own.groups, own.padding_mode, tuple(kernel.dilation for kernel in placed), pads)
         self.after = mean_pool(own.stride) if averaged else nn.Identity()
         # A buffer per distinct stencil; none where the kernel is the weights themselves.
         self._names = tuple("" if kernel.functions is None else f"stencil{kernel.source}" for kernel in placed)
-        self.fix({f"stencil{p.source}": p.functions for p in placed if p.functions is not None}, conv.weight)
+        self.fix({f"stencil{p.source}": p.functions for p in placed if p.functions is not None}, self.weight)
 
     def kernels(self) -> list[Tensor]:
         """Return the kernel of every scale, [T, C', C / groups, side, ...]."""
@@ -73,7 +91,7 @@ class FoldedConv(FixedTensors):
         if self.scale_extent > 1:
             weight = torch.cat([weight, self.neighbours])
         flat = weight.flatten(3).movedim(0, 2)  # [C', C / groups, T, F]
-        enlarged = {name: kernels(flat, [self.get_buffer(name)])[0] for name in set(self._names) if name}
+        enlarged = {name: kernels(flat, [getattr(self, name)])[0] for name in set(self._names) if name}
         return [enlarged[name] if name else weight for name in self._names]
 
     def forward(self, input: Tensor) -> Tensor:
@@ -88,7 +106,8 @@ class FoldedConv(FixedTensors):
     def _ready_kernels(self) -> list[Tensor]:
         """Return the kernels, cached without gradients while weights stay equal: one image can cost less than they."""
         if torch.is_grad_enabled() or not self.weight.is_cpu or _traced(self.weight):
-            _KERNELS.pop(self, None)
+            if not torch.compiler.is_compiling():  # the compiler of torch 2.6 cannot trace weak dictionaries
+                _KERNELS.pop(self, None)
             return self.kernels()
         weights = [self.weight] if self.scale_extent == 1 else [self.weight, self.neighbours]
         cached = _KERNELS.get(self)
@@ -127,7 +146,12 @@ class FoldedLift(FixedTensors):
 
     def __init__(self, scales: Scales, spatial_dims: int) -> None:
         super().__init__()
-        self.scales, self.spatial_dims = scales, spatial_dims
+        self.spatial_dims = spatial_dims
+        self.set_scales(scales)
+
+    def set_scales(self, scales: Scales) -> None:
+        """Change the scales, in place."""
+        self.scales = scales
         ratios = [scales.integer_ratio(k) or scales.ratio(k) for k in range(len(scales))]
         self.fix({f"filter{k}": _shrinking_filter(ratio) for k, ratio in enumerate(ratios)}, torch.empty(0))
 
@@ -135,7 +159,7 @@ class FoldedLift(FixedTensors):
         return torch.cat([images, *(self._filtered(images, k) for k in range(1, len(self.scales)))])
 
     def _filtered(self, images: Tensor, k: int) -> Tensor:
-        weights = self.get_buffer(f"filter{k}").to(images)
+        weights: Tensor = getattr(self, f"filter{k}").to(images)
         channels, reach = images.shape[1], len(weights) // 2
         for axis in range(self.spatial_dims):
             after = self.spatial_dims - 1 - axis
@@ -156,122 +180,26 @@ def _shrinking_filter(ratio: float) -> Tensor:
     return center + 1 if ratio == 1 else kernel_weights(center, pixels, ratio, "cubic", True)[0]
 
 
-class MeanPool(nn.Module):
-    """Average pooling instead of a max pool: adjacent windows of its stride, and its output size."""
-
-    def __init__(self, pool: Any) -> None:
-        super().__init__()
-        self.sizes = copy.deepcopy(pool)  # gives the output size
-        stride = per_axis(pool.stride, pool_dims(pool))
-        self.means = mean_pool(stride)
-        if max(stride) == 1:
-            self.means = _AVG_POOLS[len(stride) - 1](pool.kernel_size, 1, pool.padding, count_include_pad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.means(x)
-        for axis, side in enumerate(self.sizes(x[:1, :1]).shape[2:], 2):
-            y = y.narrow(axis, 0, min(side, y.shape[axis]))
-        return y
-
-
-class GrowingMaxPool(nn.Module):
-    """Max pooling with windows scaled with the kernel, scales along the batch: [S * B, C, ...] -> [S * B, C, ...].
-
-    Windows are dilated about their center; at the first scale they are the pool's own. A fractional dilation mixes the
-    two nearest integers, and a window centered between pixels is the mean of the two next to it.
-    """
-
-    def __init__(self, pool: Any, scales: Scales) -> None:
-        super().__init__()
-        self.pool, self.scales, self.spatial_dims = copy.deepcopy(pool), scales, pool_dims(pool)
-        self.ratios = tuple(scales.integer_ratio(k) or scales.ratio(k) for k in range(len(scales)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = scale_maps(unfold(x, len(self.ratios)))
-        return torch.cat([self._interpolated(part, ratio) for part, ratio in zip(parts, self.ratios, strict=True)])
-
-    def _interpolated(self, x: Tensor, ratio: float) -> Tensor:
-        below = math.floor(ratio)
-        pooled = self._centered(x, below)
-        return pooled if ratio == below else torch.lerp(pooled, self._centered(x, below + 1), ratio - below)
-
-    def _centered(self, x: Tensor, factor: int) -> Tensor:
-        size, stride, padding, dilation = (
-            per_axis(number, self.spatial_dims)
-            for number in (self.pool.kernel_size, self.pool.stride, self.pool.padding, self.pool.dilation)
-        )
-        counts = self.pool(x[:1, :1]).shape[2:]
-        # Twice the extra reach of a window of that dilation over the pool's own.
-        excess = [(factor - 1) * step * (taps - 1) for taps, step in zip(size, dilation, strict=True)]
-        pooled = []
-        for late in (0, 1) if any(number % 2 for number in excess) else (0,):
-            y = x
-            for axis in range(self.spatial_dims):  # separable, which is faster than torch's pool
-                before = padding[axis] + (excess[axis] + 1 - late) // 2
-                taps = (tap * factor * dilation[axis] - before for tap in range(size[axis]))
-                strided = (_strided(y, axis + 2, first, stride[axis], counts[axis]) for first in taps)
-                y = functools.reduce(torch.maximum, strided)
-            pooled.append(y)
-        y = pooled[0] if len(pooled) == 1 else (pooled[0] + pooled[1]) / 2
-        reach = [factor * step * (taps - 1) for taps, step in zip(size, dilation, strict=True)]
-        fits = not torch.compiler.is_compiling() and all(a < b for a, b in zip(reach, x.shape[2:], strict=True))
-        # Windows larger than a small map may hold none of its pixels.
-        return y if factor == 1 or fits else torch.where(y == -math.inf, self.pool(x), y)
-
-
-def _strided(x: Tensor, axis: int, first: int, step: int, count: int) -> Tensor:
-    """Return `count` entries first, first + step, ... of an axis, -inf outside of it."""
-    before = max(0, -(first // step))
-    traced = torch.compiler.is_compiling()  # sizes are unknown
-    before = before if traced else min(before, count)
-    taken = x[(slice(None),) * axis + (slice(first + before * step, None, step),)]
-    after = count - before - taken.shape[axis]
-    if not traced and before == after == 0:
-        return taken
-    return F.pad(taken, [0, 0] * (x.ndim - 1 - axis) + [before, after], value=-math.inf)
-
-
-def pool_dims(pool: nn.Module) -> int:
-    """Return the number of spatial axes of a max pool."""
-    return 1 + MAX_POOLS.index(next(kind for kind in MAX_POOLS if isinstance(pool, kind)))
-
-
-class PooledPoint(nn.Module):
-    """A strided 1x1 convolution as average pooling and a 1x1 convolution, under the names of its weights."""
-
-    def __init__(self, conv: Any) -> None:
-        super().__init__()
-        self.weight, self.bias, self.groups = conv.weight, conv.bias, conv.groups
-        self.pool = mean_pool(conv.stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = CONVOLUTION[x.ndim - 2](self.pool(x), self.weight, self.bias, groups=self.groups)
-        return y
-
-
-_AVG_POOLS: Sequence[Any] = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
-
-
-def mean_pool(size: Sequence[int]) -> nn.Module:
-    """Return average pooling over adjacent windows; the last ones average over pixels inside the image."""
-    pool: nn.Module = _AVG_POOLS[len(size) - 1](tuple(size), ceil_mode=True, count_include_pad=False)
-    return pool
-
-
 def call_of(conv: Any) -> tuple[Layout, nn.Module]:
     """Return the layout of a convolution, and what is applied to its input first by subclasses that pad.
 
     Raises ValueError for subclasses that do anything else.
     """
     base: Any = next(kind for kind in PLAIN if isinstance(conv, kind))
-    if any(conv._parameters.get(name) is not getattr(conv, name) for name in ("weight", "bias")):
+    parameters = dict(conv.named_parameters(recurse=False))
+    if any(parameters.get(name) is not getattr(conv, name) for name in ("weight", "bias")):
         raise ValueError("its weights are computed by a parametrization: remove that first")
     own = ValueError(f"{type(conv).__name__} has a forward of its own that is not padding layers and the convolution")
     if "forward" in vars(conv):  # tracing would see that of its class
         raise own
-    if type(conv).forward is base.forward and type(conv)._conv_forward is base._conv_forward:
-        flat = conv._reversed_padding_repeated_twice
-        pads = tuple(zip(flat[0::2][::-1], flat[1::2][::-1], strict=True))
+    if all(getattr(type(conv), name, None) is getattr(base, name, None) for name in ("forward", "_conv_forward")):
+        reach = [step * (side - 1) for side, step in zip(conv.kernel_size, conv.dilation, strict=True)]
+        sides = {"same": [length // 2 for length in reach], "valid": [0] * len(reach)}
+        before = sides[conv.padding] if isinstance(conv.padding, str) else conv.padding
+        after = (
+            [length - side for length, side in zip(reach, before, strict=True)] if conv.padding == "same" else before
+        )
+        pads = tuple(zip(before, after, strict=True))
         return Layout(conv.stride, conv.groups, conv.padding_mode, (conv.dilation,), (pads,)), nn.Identity()
     try:
         graph = fx.Tracer().trace(conv)
@@ -290,11 +218,6 @@ def call_of(conv: Any) -> tuple[Layout, nn.Module]:
     padded = nn.Sequential(*(conv.get_submodule(node.target) for node in first))
     pads = tuple(zip(padding, padding, strict=True))
     return Layout(stride, options["groups"], "zeros", (dilation,), (pads,)), padded
-
-
-def per_axis(value: Any, dims: int) -> tuple[int, ...]:
-    """Expand a number to one per axis."""
-    return (value,) * dims if isinstance(value, int) else tuple(value)
 
 
 def _pads_only(conv: nn.Module, node: Any) -> bool:

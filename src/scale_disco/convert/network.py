@@ -1,18 +1,20 @@
 """A converted network: scales folded into the batch, the network on them, scales reduced to one."""
 
+import copy
 import threading
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..fold import unfold
-from ..nn import ScaleProject
-from ..scales import Scales
+from ..nn import ScaleDecision, ScaleProject
+from ..scales import Scales, as_scales
 
 _PREFIX = "network."
+_Network = TypeVar("_Network", bound=nn.Module)
 
 
 class ProjectionPoint(NamedTuple):
@@ -21,12 +23,15 @@ class ProjectionPoint(NamedTuple):
     module: str
     before: bool = False
     call: int = 0  # which call of the module, counted from 1; 0 for all
+    decides: bool = False  # whether every scale decides, and `ScaleDecision` combines the logits
 
     def __str__(self) -> str:
-        return f"{'before' if self.before else 'after'} {self.module}" if self.module else "at the output"
+        if self.module:
+            return f"{'before' if self.before else 'after'} {self.module}"
+        return "at the output, as decisions" if self.decides else "at the output"
 
 
-OUTPUT = ProjectionPoint("")
+OUTPUT, DECISION = ProjectionPoint(""), ProjectionPoint("", decides=True)
 
 
 class ScaleEquivariant(nn.Module):
@@ -39,10 +44,13 @@ class ScaleEquivariant(nn.Module):
     Attributes:
         network: The network, with its own attributes: replace a classifier as `converted.network.fc = ...`.
         scales: Scales of the kernels.
-        project: A `ScaleProject`, or None.
+        project: A `ScaleProject`, a `ScaleDecision`, or None.
         place: Where it is applied.
+        grid: "full" or "decimated".
         unconverted: Names of layers that were kept, and of modules with operations that cannot be converted.
     """
+
+    grid: ClassVar[str] = "full"
 
     def __init__(
         self,
@@ -56,16 +64,29 @@ class ScaleEquivariant(nn.Module):
     ) -> None:
         super().__init__()
         self.scales, self.place, self.unconverted = scales, place, tuple(unconverted)
-        self.project = None if place is None else ScaleProject(reduce)
+        self.project = None if place is None else (ScaleDecision if place.decides else ScaleProject)(reduce)
         self._reduction = None
         if place is not None and place.module:
-            self._reduction = _Reduction(len(scales), self.project, place)
+            self._reduction = self._make_reduction(place)
             module = network.get_submodule(place.module)
             (module.register_forward_pre_hook if place.before else module.register_forward_hook)(self._reduction)
         self._lift = lift
         self.network = network
         self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
+
+    def _make_reduction(self, place: ProjectionPoint) -> Any:
+        return _Reduction(len(self.scales), self.project, place)
+
+    def with_scales(self, scales: Scales | Sequence[float]) -> Self:
+        """Return a copy of the network with the same weights and other scales; see `scale_disco.with_scales`."""
+        return with_scales(self, scales)
+
+    def set_scales(self, scales: Scales) -> None:
+        """Change the scales in place; layers of the network have their own."""
+        self.scales = scales
+        if isinstance(self._reduction, _Reduction):
+            self._reduction.count = len(scales)
 
     def forward(self, images: Tensor) -> Any:
         if self._reduction is not None:
@@ -96,6 +117,34 @@ class ScaleEquivariant(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.scales!r}, " + ("scale axis kept" if self.place is None else f"scales reduced {self.place}")
+
+
+def with_scales(network: _Network, scales: Scales | Iterable[float]) -> _Network:
+    """Return a copy of a network with the same weights and another set of scales.
+
+    Train with few scales and use many: with decisions at every scale (`ScaleDecision`) a network recognizes objects of
+    sizes that were not in training. Takes converted networks, on both grids, and networks of the layers of
+    `scale_disco.nn` on a `DiscreteBasis`, which is solved again for the new scales. Parameters and buffers are copied,
+    and keys of the `state_dict` stay.
+
+    On the full grid the first scale is that of the weights and must stay; layers that see several scales
+    (`scale_extent` above 1) need the same step between scales. Baked networks cannot be changed.
+
+    Example:
+        >>> from scale_disco import DiscreteBasis
+        >>> from scale_disco.nn import ScaleLift2d
+        >>> net = nn.Sequential(ScaleLift2d(3, 8, DiscreteBasis(3, [1, 2])), nn.ReLU())
+        >>> with_scales(net, [1, 2, 4])(torch.randn(1, 3, 32, 32)).shape
+        torch.Size([1, 8, 3, 32, 32])
+    """
+    scales = as_scales(scales)
+    changed = copy.deepcopy(network)
+    parts: list[Any] = [part for part in changed.modules() if hasattr(part, "set_scales")]
+    if not parts:
+        raise ValueError(f"with_scales: {type(network).__name__} has no layer with scales")
+    for part in parts:
+        part.set_scales(scales)
+    return changed
 
 
 class _Reduction:

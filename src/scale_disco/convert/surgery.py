@@ -7,7 +7,8 @@ from typing import Any
 from torch import nn
 
 from ..scales import Scales
-from .layers import MAX_POOLS, FoldedConv, GrowingMaxPool, MeanPool, PooledPoint, is_spatial, is_strided
+from .layers import FoldedConv, is_spatial, is_strided
+from .pools import MAX_POOLS, GrowingMaxPool, MeanPool, PooledPoint
 
 _HOOKS = tuple(name for name in vars(nn.Identity()) if "hook" in name and not name.startswith(("_state", "_load")))
 

@@ -84,8 +84,8 @@ def kernels(weight: Tensor, functions: Sequence[Tensor]) -> list[Tensor]:
         exact = torch.stack(exact.unbind(2))  # each t contiguous, and gradients with the strides of the weights
     products: list[Tensor] = []
     for k, stencil in enumerate(functions):
-        same = next((products[l] for l in range(k) if functions[l] is stencil), None)
-        products.append(torch.tensordot(exact, stencil.to(exact), dims=1).to(weight.dtype) if same is None else same)
+        same = [products[l] for l in range(k) if functions[l] is stencil]
+        products.append(same[0] if same else torch.tensordot(exact, stencil.to(exact), dims=1).to(weight.dtype))
     return products
 
 

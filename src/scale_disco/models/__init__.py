@@ -1,11 +1,14 @@
 """Networks by name: those of the paper's experiments, and residual networks with pretrained weights."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["create_model", "default_options", "list_models"]
 
@@ -16,6 +19,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
         *("mnist/sesn-hermite", "mnist/sesn-bspline", "mnist/sesn-fourier", "mnist/sesn-radial", "mnist/disco"),
     ),
     "tasks.mnist_scale.small_networks": ("digits/cnn", "digits/sesn-hermite", "digits/disco"),
+    "tasks.generalization.networks": (
+        *("generalization/cnn", "generalization/ensemble", "generalization/sesn-hermite", "generalization/disco"),
+        "generalization/decimated",
+    ),
     "tasks.stl10.networks": (
         *("stl10/wrn", "stl10/sicnn", "stl10/si-convnet", "stl10/dss", "stl10/ss-cnn"),
         *("stl10/sesn-hermite", "stl10/disco"),
@@ -36,11 +43,11 @@ def create_model(name: str, **options: Any) -> nn.Module:
     Args:
         name: One of `list_models()`.
         options: Options of the network; others raise an error. For digits `augmented`: whether it will be trained with
-            scale augmentation, for which the authors tuned some bases. For STL-10 `depth`, `width`, `classes`,
-            `dropout`, and those of `tasks.stl10.networks.sesn` and `disco`. For residual networks those of
-            `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`. For
-            trackers `pretrained`, `sha256`, `pixels`, and those of `tasks.tracking.networks.disco`. For scene geometry
-            `backbone`, `pretrained` and `sha256`.
+            scale augmentation, for which the authors tuned some bases. For digits of unseen sizes `scales` and `head`.
+            For STL-10 `depth`, `width`, `classes`, `dropout`, and those of `tasks.stl10.networks.sesn` and `disco`. For
+            residual networks those of `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and
+            `models.resnet.disco`. For trackers `pretrained`, `sha256`, `pixels`, and those of
+            `tasks.tracking.networks.disco`. For scene geometry `backbone`, `pretrained` and `sha256`.
 
     Example:
         >>> import torch

@@ -77,6 +77,11 @@ def read_checkpoint(path: str | os.PathLike[str], sha256: str | None = None) -> 
     return Checkpoint(dict(content), path, actual)
 
 
+def weight_file(pretrained: str | os.PathLike[str], name: str, sha256: str | None = None) -> Path:
+    """Return the file of pretrained weights, downloaded first if it is one of `PACKAGES` for a network of this name."""
+    return download_weights(name, str(pretrained), sha256) if pretrained in PACKAGES else Path(pretrained)
+
+
 def download_weights(name: str, package: str, sha256: str | None = None) -> Path:
     """Return the file with a network's weights, downloaded from the address that torchvision or timm has for it.
 

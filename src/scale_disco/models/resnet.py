@@ -55,7 +55,8 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x
         for k in range(1, len(self.sides) + 1):
-            y = self.get_submodule(f"bn{k}")(self.get_submodule(f"conv{k}")(y if k == 1 else self.relu(y)))
+            conv, norm = getattr(self, f"conv{k}"), getattr(self, f"bn{k}")  # torch 2.6 cannot trace `get_submodule`
+            y = norm(conv(y if k == 1 else self.relu(y)))
         out: Tensor = self.relu(y + (x if self.downsample is None else self.downsample(x)))
         return out
 
@@ -177,6 +178,7 @@ def disco(
     classes: int | None = None,
     stride_first: bool = False,
     scales: Scales | Sequence[float] = (1, 2**0.5, 2),
+    grid: str = "full",
     project: str | None = "auto",
     reduce: str = "mean",
     scale_extent: int = 1,
@@ -187,12 +189,16 @@ def disco(
     """The network of `cnn` converted to a scale-equivariant one, [B, 3, H, W] -> [B, classes].
 
     Options up to `stride_first` are those of `cnn`, the others those of `to_scale_equivariant`. The defaults, mean
-    projection and growing pooling, measured best for trained weights (results/zoom_robustness.md).
+    projection and growing pooling, measured best for trained weights (results/zoom_robustness.md). On the decimated
+    grid, `grid="decimated"`, pooling windows do not grow.
     """
+    if grid == "decimated" and pooling == "growing":
+        pooling = "as-is"  # the default is for the full grid
     net = cnn(name, pretrained=pretrained, sha256=sha256, classes=classes, stride_first=stride_first)
     return to_scale_equivariant(
         net,
         scales,
+        grid=grid,
         example=torch.randn(1, 3, _EXAMPLE_SIDE, _EXAMPLE_SIDE).to(net.fc.weight),
         project=project,
         reduce=reduce,

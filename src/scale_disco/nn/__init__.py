@@ -1,6 +1,7 @@
 """Layers on feature maps [B, C, S, ...]: thin modules over `functional` that follow the conventions of `torch.nn`."""
 
 from .conv import ScaleConv1d, ScaleConv2d, ScaleConv3d, ScaleLift1d, ScaleLift2d, ScaleLift3d
+from .decision import ScaleDecision
 from .norm import ScaleBatchNorm1d, ScaleBatchNorm2d, ScaleBatchNorm3d, ScaleDropout
 from .pool import (
     ScaleAvgPool1d,
@@ -19,4 +20,5 @@ from .project import ScaleProject
 __all__ = ["ScaleConv1d", "ScaleConv2d", "ScaleConv3d", "ScaleLift1d", "ScaleLift2d", "ScaleLift3d"]
 __all__ += ["ScaleBatchNorm1d", "ScaleBatchNorm2d", "ScaleBatchNorm3d", "ScaleDropout"]
 __all__ += ["ScaleAvgPool1d", "ScaleAvgPool2d", "ScaleAvgPool3d", "ScaleMaxPool1d", "ScaleMaxPool2d", "ScaleMaxPool3d"]
-__all__ += ["ScaleBlurPool1d", "ScaleBlurPool2d", "ScaleBlurPool3d", "ScaleProject", "ScaleUpsample"]
+__all__ += ["ScaleBlurPool1d", "ScaleBlurPool2d", "ScaleBlurPool3d", "ScaleDecision", "ScaleProject"]
+__all__ += ["ScaleUpsample"]

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ..basis import Basis
+from ..basis.discrete import at_scales
 from ..checks import check_count
 from ..functional.conv import apply_kernels, kernels
 from ..functional.layout import check_extent, lay_out
-from ..scales import Scales
+from ..scales import TOLERANCE, Scales
 from .fixed import FixedTensors, SpatialDims
 
 
@@ -51,10 +52,22 @@ class ScaleConvolution(SpatialDims, FixedTensors):
         shape = (out_channels, in_channels // groups, *extent, basis.num_functions)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
-        # A buffer per distinct stencil; the dilations of a discrete basis share one.
-        self._names = tuple(f"stencil{source}" for source in basis.sources)
-        self.fix({name: basis.stencils[k].functions for k, name in enumerate(self._names)}, self.weight)
+        self._fix_stencils()
         self.reset_parameters()
+
+    def _fix_stencils(self) -> None:
+        # A buffer per distinct stencil; the dilations of a discrete basis share one.
+        self._names = tuple(f"stencil{source}" for source in self.basis.sources)
+        self.fix({name: self.basis.stencils[k].functions for k, name in enumerate(self._names)}, self.weight)
+
+    def set_scales(self, scales: Scales) -> None:
+        """Solve the basis for other scales, in place; weights stay. `with_scales` changes whole networks."""
+        check_same_steps(type(self).__name__, self.scale_extent or 1, self.basis.scales, scales)
+        self.basis = at_scales(self.basis, scales)
+        self.layout = lay_out(
+            type(self).__name__, self.basis, self.stride, self.padding, self.groups, self.padding_mode
+        )
+        self._fix_stencils()
 
     @property
     def lifting(self) -> bool:
@@ -82,7 +95,7 @@ class ScaleConvolution(SpatialDims, FixedTensors):
 
     def kernels(self) -> list[Tensor]:
         """Return the kernel of every scale, [(T,) C', C / groups, side, ...]."""
-        return kernels(self.weight, [self.get_buffer(name) for name in self._names])
+        return kernels(self.weight, [getattr(self, name) for name in self._names])  # torch 2.6 cannot trace get_buffer
 
     def forward(self, x: Tensor) -> Tensor:
         return apply_kernels(type(self).__name__, x, self.kernels(), self.bias, self.layout)
@@ -156,6 +169,16 @@ def warn_unequal_steps(who: str, extent: int, scales: Scales) -> None:
     if extent > 1 and max(steps) >= 1.01 * min(steps):  # the authors' scales are rounded
         why = f"assumes equal steps between scales, got {scales}; neighboring scales will not be equivariant"
         warnings.warn(f"{who}: scale_extent {extent} {why}", stacklevel=3)
+
+
+def check_same_steps(who: str, extent: int, old: Scales, new: Scales) -> None:
+    """Raise an error unless a layer of this scale extent can have new scales in the place of its own."""
+    check_extent(who, extent, len(new))
+    if not math.isclose(old[0], new[0], rel_tol=TOLERANCE):
+        why = f"the first scale is that of the weights, expected {old[0]:g}, got {new[0]:g}"
+        raise ValueError(f"{who}: {why}; rescale the image instead")
+    if extent > 1 and (old.step is None or new.step is None or not math.isclose(old.step, new.step, rel_tol=TOLERANCE)):
+        raise ValueError(f"{who}: scale_extent {extent} needs the steps of {old}, got {new}")
 
 
 class ScaleLift1d(ScaleConvolution, spatial_dims=1):

@@ -30,7 +30,12 @@ class FixedTensors(nn.Module):
     _fixed: Mapping[str, Tensor] = {}
 
     def fix(self, tensors: Mapping[str, Tensor], like: Tensor) -> None:
-        """Register float64 tensors as buffers on the device and in the (at least single) precision of another."""
+        """Register float64 tensors as buffers on the device and in the (at least single) precision of another.
+
+        Replaces those that were registered before.
+        """
+        for name in self._fixed:
+            delattr(self, name)
         self._fixed = dict(tensors)
         for name, tensor in tensors.items():
             self.register_buffer(name, at_least_single(tensor, like), persistent=False)

@@ -12,7 +12,7 @@ from ..basis import DiscreteBasis
 from ..checks import check_choice, check_count, check_positive
 from ..fold import fold, unfold
 from ..functional.conv import convolve_one, scale_maps
-from ..functional.layout import check_shape, check_window, lay_out
+from ..functional.layout import Layout, check_shape, check_window, lay_out
 from ..scales import Scales, as_scales
 from .fixed import FixedTensors, SpatialDims
 
@@ -52,6 +52,12 @@ class _ScalePool(SpatialDims, nn.Module):
         self.scales = None if scales is None else as_scales(scales)
         if self.scales is not None:
             self.follow(self.scales)
+
+    def set_scales(self, scales: Scales) -> None:
+        """Change the scales that windows follow, if any, in place."""
+        if self.scales is not None:
+            self.scales = scales
+            self.follow(scales)
 
     def follow(self, scales: Scales) -> None:
         """Prepare windows that follow the scale."""
@@ -97,9 +103,12 @@ class _EnlargedWindow(FixedTensors):
 
     def weigh(self, x: Tensor, k: int) -> Tensor:
         """Return weighted means over the part of the window of scale k inside the image."""
-        window = self.get_buffer(f"window{k}").to(x)[None, None]
+        window = getattr(self, f"window{k}").to(x)[None, None]
         kernel = window.expand(x.shape[1], *window.shape[1:])
-        sums = convolve_one(x, kernel, None, self._layout._replace(groups=x.shape[1]), k)
+        same = self._layout
+        # Not _replace, which torch 2.6 cannot trace.
+        per_channel = Layout(same.stride, x.shape[1], same.padding_mode, same.dilations, same.pads, same.pointwise)
+        sums = convolve_one(x, kernel, None, per_channel, k)
         return sums / convolve_one(torch.ones_like(x[:1, :1]), window, None, self._layout, k)
 
 
@@ -118,7 +127,12 @@ class _ScaleAvgPool(_ScalePool, _EnlargedWindow):
 class _ScaleBlurPool(SpatialDims, _EnlargedWindow):
     def __init__(self, scales: Scales | Sequence[float], stride: int = 2) -> None:
         super().__init__()
-        self.scales, self.stride = as_scales(scales), check_count(type(self).__name__, "stride", stride, 1)
+        self.stride = check_count(type(self).__name__, "stride", stride, 1)
+        self.set_scales(as_scales(scales))
+
+    def set_scales(self, scales: Scales) -> None:
+        """Enlarge the blur to these scales, in place."""
+        self.scales = scales
         line, window = torch.tensor([1.0, 2.0, 1.0], device="cpu"), torch.ones((), device="cpu")
         for _ in range(self.spatial_dims):
             window = window[..., None] * line

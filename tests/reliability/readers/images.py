@@ -19,7 +19,7 @@ from safetensors.numpy import save as save_tensors
 
 from scale_disco.tasks.io import samples, textures
 from scale_disco.tasks.io.images import is_image, load_frame, read_image, size_of
-from scale_disco.tasks.scene import depth
+from scale_disco.tasks.scene import evaluation as depth
 from scale_disco.tasks.stl10.folder import read_folder
 from tests.reliability.malformed import MEMORY, Files, Reader, files_of, write_files
 from tests.reliability.mutations import Seed, seeds_of

@@ -15,10 +15,11 @@ from safetensors.numpy import save as save_tensors
 
 from scale_disco.cli import main
 from scale_disco.models import create_model
-from scale_disco.tasks.mnist_scale.training import MnistScaleOptions
+from scale_disco.tasks.mnist_scale.options import MnistScaleOptions
 from scale_disco.tasks.runs.evaluate import _PredictionCache, trained
 from scale_disco.tasks.runs.record import METADATA, read_checkpoint, read_record, read_tested
-from scale_disco.tasks.stl10.training import Stl10Options, make_model
+from scale_disco.tasks.stl10.options import Stl10Options
+from scale_disco.tasks.stl10.training import make_model
 from tests.reliability.malformed import Files, Reader, files_of
 from tests.reliability.mutations import Seed, seeds_of
 from tests.reliability.readers.content import (

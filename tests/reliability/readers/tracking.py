@@ -14,11 +14,11 @@ import torch
 from PIL import Image
 
 from scale_disco.tasks.io.video import open_video
-from scale_disco.tasks.tracking import StaticBoxTracker
 from scale_disco.tasks.tracking.data import synthetic
 from scale_disco.tasks.tracking.data.sequences import Sequence, read_sequences
 from scale_disco.tasks.tracking.evaluation import run as track
 from scale_disco.tasks.tracking.results import Result, read_result, read_results, write_result
+from scale_disco.tasks.tracking.tracker import StaticBoxTracker
 from tests.reliability.malformed import Files, Reader, files_of
 from tests.reliability.mutations import Seed, seeds_of
 from tests.reliability.readers.content import (

@@ -16,6 +16,9 @@ def test_a_custom_layer_is_timed(tmp_path, capfd):
     assert main([*call, "--threads", "1", "--csv", str(table), "--out", str(report)]) == 0
     err = capfd.readouterr()
     assert "B1 2->3, 12x12, 3x3, {1, 2}" in err.out
+    assert "|" not in err.out  # aligned columns, and what they mean
+    assert "The lower bound is the plain F.conv2d calls" in err.out
+    assert "\n| " in report.read_text()
     assert "profiler" not in err.err
     options = "--batch 1 --channels 2 3 --side 12 --scales 1.0 2.0 --repeats 2 --threads 1"
     assert f"- Command: `disco bench {options}`" in report.read_text()

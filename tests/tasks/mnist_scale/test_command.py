@@ -91,7 +91,7 @@ def test_errors_name_unusable_folders(tmp_path, capsys):
     (tmp_path / "file").write_text("x")
     assert f"{tmp_path / 'file'}: it is a file" in error_line(capsys, "--split", "mini", "--out", tmp_path / "file")
     assert "no train-images-idx3-ubyte" in error_line(capsys, "--mnist", tmp_path, "--out", tmp_path)
-    assert "no train-images-idx3-ubyte" in error_line(capsys, "--mnist", tmp_path / "missing", "--out", tmp_path)
+    assert "--mnist: no folder" in error_line(capsys, "--mnist", tmp_path / "missing", "--out", tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")

@@ -6,8 +6,8 @@ import pytest
 
 from scale_disco.cli import main
 from scale_disco.models import list_models
+from scale_disco.tasks.mnist_scale.options import RECIPES, MnistScaleOptions
 from scale_disco.tasks.mnist_scale.table import PAPER, Table1
-from scale_disco.tasks.mnist_scale.training import RECIPES, MnistScaleOptions
 from scale_disco.tasks.runs.tables import outcomes
 from tests.tasks.runs.folders import cells, write_run
 from tests.tasks.runs.trial import assert_one_line
@@ -114,6 +114,7 @@ def test_a_run_counts_once(add_run):
 
 
 def test_errors_are_one_line(add_run, tmp_path, capsys):
+    (tmp_path / "none").mkdir()
     assert main(["table", "mnist-scale", str(tmp_path / "none")]) == 1
     assert_one_line(capsys, "table", "no training run in it")
     runs = add_run("a", 1000, model="mnist/cnn")

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-import scale_disco.tasks.quickstart as module
-from scale_disco.cli import main, parsers
+import scale_disco.tasks.quickstart.tour as module
+from scale_disco.cli import main
+from scale_disco.cli.app import make_app
 from scale_disco.tasks.bench.timing import LayerSetting
 from scale_disco.tasks.quickstart.story import report
 from tests.conftest import PATIENCE, ROOT
@@ -24,6 +25,7 @@ for extra in ("matplotlib", "mlxtend", "lightning"):
     pytest.importorskip(extra, reason="the quickstart needs scale-disco[train,plot,demo]")
 
 TRIAL = ["quickstart", "--seeds", "1", "--epochs", "1", "--limit", "96", "--processes", "2"]
+TRAINED = [*TRIAL[:-1], "1"]  # where networks are trained already, one process is faster: each loads libraries
 # The same with small settings, for a process of its own.
 SCRIPT = """
 import sys
@@ -107,11 +109,9 @@ def commands_of(out):
 def test_commands_of_the_report_are_valid(done, capsys):
     commands = [shlex.split(line, comments=True) for line in commands_of(done) if line.startswith("disco")]
     assert len(commands) == 9
-    parser, _ = parsers()
     for command in commands:
-        options, unknown = parser.parse_known_args(command[1:])
-        assert unknown == []
-        assert options.command == command[1]
+        function, _, _ = make_app().parse_args(command[1:])
+        assert function.command.words[0] == command[1]
     (test,) = [command for command in commands if command[1] == "test"]
     assert Path(test[2]).is_dir()  # its name has a space
     (table,) = [command for command in commands if command[1] == "table"]
@@ -127,13 +127,14 @@ def test_commands_of_the_report_name_a_trained_network(done):
     assert "digits-disco-0" not in page
 
 
+@pytest.mark.thorough
 def test_a_second_call_reuses_trained_networks(done, tmp_path, capsys, monkeypatch):
     out = tmp_path / "again"
     shutil.copytree(done, out)
     for name in ("_LAYERS", "_COUNTS", "_DIGITS"):
         monkeypatch.setattr(module, name, getattr(module, name))
     smaller()
-    assert main([*TRIAL, "--out", str(out), "--json"]) == 0
+    assert main([*TRAINED, "--out", str(out), "--json"]) == 0
     results = json.loads(capsys.readouterr().out)
     assert results["reused"] == 3
     assert results["networks"] == figures_of(done)["networks"]
@@ -178,6 +179,7 @@ def test_ctrl_c_leaves_a_report_and_no_process(tmp_path):
     assert not figures_of(script)["complete"]
 
 
+@pytest.mark.thorough
 def test_training_errors_are_one_line(done, tmp_path, capsys, monkeypatch):
     for name in ("_LAYERS", "_COUNTS", "_DIGITS"):
         monkeypatch.setattr(module, name, getattr(module, name))
@@ -186,7 +188,7 @@ def test_training_errors_are_one_line(done, tmp_path, capsys, monkeypatch):
     shutil.copytree(done, out)
     (out / "report.json").unlink()
     (out / "runs" / "digits-cnn-0" / "answers-last.npz").write_bytes(b"nothing")
-    assert main([*TRIAL, "--out", str(out), "--quiet"]) == 1
+    assert main([*TRAINED, "--out", str(out), "--quiet"]) == 1
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1
     assert "training digits/cnn: ValueError" in errors

@@ -15,7 +15,8 @@ from scale_disco.equivariance import basis_error
 from scale_disco.models import create_model
 from scale_disco.tasks.io.samples import scaled_digits
 from scale_disco.tasks.mnist_scale.data import load
-from scale_disco.tasks.mnist_scale.training import MnistScaleOptions, make_evaluation, normalize
+from scale_disco.tasks.mnist_scale.options import MnistScaleOptions
+from scale_disco.tasks.mnist_scale.training import make_evaluation, normalize
 from scale_disco.tasks.runs.evaluate import bins_of, evaluate, trained
 from tests.tasks.runs.trial import assert_one_line
 
@@ -135,7 +136,6 @@ def test_errors_are_one_line(run, tmp_path, capsys):
         assert_one_line(capsys, "test", message)
 
     refused("not a training run (run.json is missing)", tmp_path)
-    refused("--checkpoint must be best or last, got 'first'", run, "--checkpoint", "first")
     refused("--limit must be at least 1, got 0", run, "--limit", 0)
     refused("--outside must be at least 0, got -1", run, "--outside", -1)
     refused("disco data mnist-scale", run, "--data", tmp_path)

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from scale_disco.tasks.mnist_scale.training import MnistScaleOptions
+from scale_disco.tasks.mnist_scale.options import MnistScaleOptions
 from scale_disco.tasks.runs.experiments import EXPERIMENTS
-from scale_disco.tasks.stl10.training import Stl10Options
+from scale_disco.tasks.stl10.options import Stl10Options
 
 
 def test_other_lengths_stretch_the_schedule():

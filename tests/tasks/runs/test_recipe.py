@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scale_disco.tasks.mnist_scale.training import RECIPES
+from scale_disco.tasks.mnist_scale.options import RECIPES
 
 
 def test_paper_divides_by_ten_after_20_and_40_epochs():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scale_disco.tasks.mnist_scale.training import MnistScaleOptions
+from scale_disco.tasks.mnist_scale.options import MnistScaleOptions
 from scale_disco.tasks.runs.record import has_type, options_of, read_record
 from tests.tasks.runs.folders import write_run
 

@@ -14,6 +14,6 @@ def train(data, out, *arguments):
 def assert_one_line(capsys, command, message):
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"disco {command}: ")
+    assert err.startswith(f"disco {command}")
     assert err.count("\n") == 1, err
     assert message in err

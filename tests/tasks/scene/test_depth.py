@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from scale_disco.tasks.scene.depth import find_pairs, read_depth, read_pair
+from scale_disco.tasks.scene.evaluation import find_pairs, read_depth, read_pair
 
 
 def write_pair(folder, name, millimeters, size=None):

@@ -16,8 +16,8 @@ from torch import nn
 
 from scale_disco import Scales
 from scale_disco.tasks.scene.copies import Copies, Sizes, find
-from scale_disco.tasks.scene.depth import DepthPair
 from scale_disco.tasks.scene.evaluation import (
+    DepthPair,
     Figures,
     LabeledScene,
     agreement,

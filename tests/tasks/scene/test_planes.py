@@ -161,8 +161,8 @@ def test_foreshortened_stripes_turn_gray_and_those_along_the_depth_stay():
     plane = Plane(6.0, focal=1.2, density=0.5)
     matrix = plane.homography(320, 240)
     x, y = torch.tensor([160.5]).double(), torch.arange(240).double() + 0.5
-    steps = module._Footprints.of(matrix, x, y)
-    along, across = steps.down[:, 0] / 8, steps.right[:, 0] / 8  # periods per pixel
+    _, _, right, down = module._footprints(matrix, x, y)
+    along, across = down[:, 0] / 8, right[:, 0] / 8  # periods per pixel
     fading, staying = ((render(stripes(axis), plane, 320, 240).image[0].float() - 127.5) for axis in "uv")
     rms = [values.square().mean(1).sqrt() / (100 / 2**0.5) for values in (fading, staying)]
     far = along > 0.8

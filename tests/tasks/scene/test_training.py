@@ -18,8 +18,9 @@ from scale_disco.tasks.runs.loop import train
 from scale_disco.tasks.scene.copies import Copies
 from scale_disco.tasks.scene.losses import ReadoutModule
 from scale_disco.tasks.scene.networks import CHANNELS, SCALES
+from scale_disco.tasks.scene.options import SceneTrainOptions
 from scale_disco.tasks.scene.readout import READOUTS
-from scale_disco.tasks.scene.training import ProfilePairDataset, SceneOptions, make_data, make_model, scene_estimator
+from scale_disco.tasks.scene.training import ProfilePairDataset, make_data, make_model, scene_estimator
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:scene. the network has random we
 
 @pytest.mark.parametrize("model", ["scene/argmax", "scene/equivariant", "scene/matched"])
 def test_readouts_are_trained_and_loaded(model, data, tmp_path):
-    settings = SceneOptions(model=model, **SMALL)
+    settings = SceneTrainOptions(model=model, **SMALL)
     record = train(settings, data=data, out=tmp_path / "run", cache=data.parent / "profiles", bar=False, say=str)
     assert record["status"] == "finished"
     assert record["facts"]["pictures"] == 4
@@ -48,14 +49,14 @@ def test_readouts_are_trained_and_loaded(model, data, tmp_path):
 
 def test_profiles_are_cached_next_to_the_run(data, tmp_path, capsys):
     options = [f"--{name}={value}" for name, value in SMALL.items()]
-    assert main(["train", "scene", "--root", str(data), "--out", str(tmp_path / "run"), *options]) == 0
+    assert main(["train", "scene", "--data", str(data), "--out", str(tmp_path / "run"), *options]) == 0
     files = sorted((tmp_path / "profiles").iterdir())
     assert len(files) == 4
     times = [file.stat().st_mtime_ns for file in files]
     words = [
         "train",
         "scene",
-        "--root",
+        "--data",
         str(data),
         "--out",
         str(tmp_path / "other"),
@@ -69,7 +70,7 @@ def test_profiles_are_cached_next_to_the_run(data, tmp_path, capsys):
 
 
 def test_a_resumed_run_ends_with_the_same_weights(data, tmp_path):
-    settings, cache = SceneOptions(model="scene/equivariant", **SMALL), data.parent / "profiles"
+    settings, cache = SceneTrainOptions(model="scene/equivariant", **SMALL), data.parent / "profiles"
     common = {"data": data, "cache": cache, "bar": False}
     train(settings, out=tmp_path / "whole", say=str, **common)
 
@@ -87,7 +88,7 @@ def test_a_resumed_run_ends_with_the_same_weights(data, tmp_path):
 
 
 def test_the_estimator_needs_the_weights_that_it_was_trained_with(data, tmp_path):
-    settings = SceneOptions(**SMALL)
+    settings = SceneTrainOptions(**SMALL)
     train(settings, data=data, out=tmp_path / "run", cache=data.parent / "profiles", bar=False, say=str)
     with pytest.raises(ValueError, match="the backbone had random weights in training, got --pretrained x"):
         scene_estimator(tmp_path / "run", "x")
@@ -103,7 +104,9 @@ def test_weights_of_another_network_are_refused(data, tmp_path):
     """Also where someone put the file of weights of another run."""
     cache = data.parent / "profiles"
     for kind in ("shift", "as-is"):
-        train(SceneOptions(backbone=kind, **SMALL), data=data, out=tmp_path / kind, cache=cache, bar=False, say=str)
+        train(
+            SceneTrainOptions(backbone=kind, **SMALL), data=data, out=tmp_path / kind, cache=cache, bar=False, say=str
+        )
     (tmp_path / "as-is" / "best.safetensors").replace(tmp_path / "shift" / "best.safetensors")
     with pytest.raises(ValueError, match="the readout was trained for a different backbone, other scales or other"):
         scene_estimator(tmp_path / "shift")
@@ -138,7 +141,7 @@ def test_pairs_are_of_one_epoch_and_have_the_right_answers():
 @pytest.mark.parametrize("model", ["scene/equivariant", "scene/profile", "scene/first-scale"])
 @pytest.mark.parametrize("loss", ["log", "ratio"])
 def test_the_loss_falls(model, loss):
-    settings, shown = SceneOptions(model=model, loss=loss, **SMALL), ProfilePairDataset(made(), 64, 0, "made")
+    settings, shown = SceneTrainOptions(model=model, loss=loss, **SMALL), ProfilePairDataset(made(), 64, 0, "made")
     torch.manual_seed(0)
     learner = ReadoutModule(make_model(settings, {}), settings, steps=1)
     learner.prepare(shown)
@@ -170,17 +173,19 @@ def test_the_loss_falls(model, loss):
 )
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        SceneOptions(**options)
+        SceneTrainOptions(**options)
 
 
 def test_wrong_folders_are_refused(tmp_path, data):
     with pytest.raises(FileNotFoundError, match="no images in"):
-        make_data(SceneOptions(), tmp_path)
+        make_data(SceneTrainOptions(), tmp_path)
     with pytest.raises(ValueError, match=r"--holdout 0\.1 of 4 images leaves 0"):
-        make_data(SceneOptions(), data)
+        make_data(SceneTrainOptions(), data)
 
 
 def test_it_is_tested_by_its_own_command(data, tmp_path):
-    train(SceneOptions(**SMALL), data=data, out=tmp_path / "run", cache=data.parent / "profiles", bar=False, say=str)
+    train(
+        SceneTrainOptions(**SMALL), data=data, out=tmp_path / "run", cache=data.parent / "profiles", bar=False, say=str
+    )
     with pytest.raises(ValueError, match="with disco test scene RUN"):
         evaluate(tmp_path / "run")

@@ -455,12 +455,12 @@ def refused(capsys, *arguments):
 
 
 def test_the_command_says_what_is_there(folder, made, capsys, monkeypatch):
-    assert main(["data", "stl10", "--root", str(folder)]) == 0
+    assert main(["data", "stl10", "--data", str(folder)]) == 0
     assert capsys.readouterr().out == "".join(
         f"{folder / part}_X.bin: {count} images, in its format, not STL-10\n"
         for part, count in (("train", 4), ("test", 3))
     )
-    assert "not STL-10's: " in refused(capsys, "--root", folder, "--check")
+    assert "not STL-10's: " in refused(capsys, "--data", folder, "--check")
     as_real(monkeypatch, made)
     assert main(["data", "stl10", "--out", str(folder.parent), "--check", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -481,7 +481,7 @@ def test_the_command_downloads_only_if_asked(tmp_path, made, archive, serve, cap
 
 @pytest.mark.parametrize(
     "call",
-    ["stl10 --split 0", "stl10 --mnist x", "mnist-scale --root x", "mnist-scale --check", "stl10 --root x --download"],
+    ["stl10 --split 0", "stl10 --mnist x", "mnist-scale --data x", "mnist-scale --check"],
 )
 def test_options_of_the_other_data_set_are_wrong_calls(call, capsys):
     assert main(["data", *call.split()]) == 2

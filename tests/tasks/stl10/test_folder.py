@@ -13,7 +13,8 @@ import torch
 from scale_disco.tasks.stl10 import folder as module
 from scale_disco.tasks.stl10.folder import read_folder
 from scale_disco.tasks.stl10.images import ImageSet, statistics
-from scale_disco.tasks.stl10.load import FORMATS, load_images
+from scale_disco.tasks.stl10.load import load_images
+from scale_disco.tasks.stl10.options import FORMATS
 from tests.conftest import SHARED
 
 Image = pytest.importorskip("PIL.Image", reason="images need scale-disco[plot]")

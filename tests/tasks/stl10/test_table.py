@@ -7,12 +7,13 @@ import pytest
 
 from scale_disco.cli import main
 from scale_disco.models import list_models
-from scale_disco.tasks.mnist_scale.training import MnistScaleOptions
+from scale_disco.tasks.mnist_scale.options import MnistScaleOptions
 from scale_disco.tasks.runs.experiments import EXPERIMENTS, TABLES
 from scale_disco.tasks.runs.plots import plot_equivariance_and_error, plot_error_over_scale
 from scale_disco.tasks.runs.tables import outcomes
+from scale_disco.tasks.stl10.options import RECIPES, Stl10Options
 from scale_disco.tasks.stl10.table import PAPER, Tables2And3
-from scale_disco.tasks.stl10.training import EXPERIMENT, RECIPES, Stl10Options
+from scale_disco.tasks.stl10.training import EXPERIMENT
 from tests.tasks.runs.folders import cells, write_run
 from tests.tasks.runs.trial import assert_one_line
 

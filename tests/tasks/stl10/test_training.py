@@ -29,14 +29,8 @@ from scale_disco.tasks.runs.modules import ClassifierModule
 from scale_disco.tasks.runs.record import read_record
 from scale_disco.tasks.stl10.augment import Augmentation
 from scale_disco.tasks.stl10.load import load_images
-from scale_disco.tasks.stl10.training import (
-    RECIPES,
-    ImageDataset,
-    ImageFileDataset,
-    Stl10Options,
-    make_data,
-    make_evaluation,
-)
+from scale_disco.tasks.stl10.options import RECIPES, Stl10Options
+from scale_disco.tasks.stl10.training import ImageDataset, ImageFileDataset, make_data, make_evaluation
 from tests.conftest import PATIENCE, tiered
 from tests.tasks.runs.trial import assert_one_line
 from tests.tasks.stl10 import binary
@@ -67,7 +61,7 @@ def image_folder(tmp_path_factory):
 
 
 def words(data, out, *arguments):
-    return ["train", "stl10", "--root", str(data), "--out", str(out), *SMALL, *map(str, arguments)]
+    return ["train", "stl10", "--data", str(data), "--out", str(out), *SMALL, *map(str, arguments)]
 
 
 def folder_words(data, out, *arguments):
@@ -397,7 +391,7 @@ def test_resume_refuses_other_images(trained_run, image_folder, tmp_path, capsys
     (run / "run.json").write_text(json.dumps(record | {"status": "running"}))
     other = shutil.copytree(image_folder, tmp_path / "images")
     Image.new("RGB", (20, 20)).save(other / "train" / "lying" / "0.png")
-    assert main(["train", "stl10", "--resume", "--out", str(run), "--root", str(other)]) == 1
+    assert main(["train", "stl10", "--resume", "--out", str(run), "--data", str(other)]) == 1
     assert_one_line(capsys, "train", "was started with other images than those in")
     assert main(["train", "mnist-scale", "--resume", "--out", str(run)]) == 1
     assert_one_line(capsys, "train", "is a run of stl10, got mnist-scale")
@@ -487,7 +481,11 @@ def test_files_are_read_at_the_side_asked_for(image_folder):
 
 
 ERRORS = {
-    "unknown model": (["--model", "mnist/disco"], 1, "--model must be one of stl10/wrn"),
+    "unknown model": (
+        ["--model", "mnist/disco"],
+        2,
+        'invalid value "mnist/disco" for --model, choose from: "stl10/wrn"',
+    ),
     "depth": (["--depth", "12"], 1, "depth must be 6n + 4"),
     "width": (["--width", "0"], 1, "width must be"),
     "dropout": (["--dropout", "1"], 1, "dropout must be from 0 to below 1"),
@@ -497,17 +495,17 @@ ERRORS = {
         "--pools is not an option of stl10/wrn",
     ),
     "steps of another network": (["--model", "stl10/sesn-hermite", "--basis-steps", "3"], 1, "--basis-steps is not an"),
-    "pools": (["--pools", "median"], 1, "--pools must be one of max, mean, blur, stride, got 'median'"),
+    "pools": (["--pools", "median"], 2, 'invalid value "median" for --pools, choose from: "max", "mean"'),
     "accumulate": (["--accumulate", "0"], 1, "--accumulate must be at least 1, got 0"),
     "too many parts": (["--accumulate", "9"], 1, "the last batch has 13, for 1 process in 9 micro-batches"),
     "average": (["--ema", "1"], 1, "--ema must be from 0 to below 1, got 1.0"),
     "learning rate": (["--learning-rate", "-1"], 1, "--learning-rate must be finite and at least 0, got -1.0"),
     "NaN": (["--learning-rate", "nan"], 1, "--learning-rate must be finite and at least 0, got nan"),
-    "precision": (["--precision", "8"], 1, "--precision must be one of 32, 16, bf16, got '8'"),
+    "precision": (["--precision", "8"], 2, 'invalid value "8" for --precision, choose from: "32", "16", "bf16"'),
     "no GPU": (["--precision", "16", "--device", "cpu"], 1, "--precision 16 needs a GPU"),
-    "format": (["--format", "zip"], 1, "--format must be one of stl10, folder"),
+    "format": (["--format", "zip"], 2, 'invalid value "zip" for --format, choose from: "stl10", "folder"'),
     "side": (["--side", "48"], 1, "for others use --format folder"),
-    "another experiment": (["--split", "0"], 2, "--split is not an option of stl10"),
+    "another experiment": (["--split", "0"], 2, "unknown option: --split"),
     "fold": (["--fold", "10"], 1, "fold"),
 }
 

@@ -17,7 +17,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scale_disco.tasks.tracking import StaticBoxTracker, TrackedBox
 from scale_disco.tasks.tracking.data.otb_lists import OTB50, OTB100, OTB2013, SCALE_VARIATION
 from scale_disco.tasks.tracking.data.sequences import Sequence, read_sequences
 from scale_disco.tasks.tracking.evaluation import (
@@ -32,6 +31,7 @@ from scale_disco.tasks.tracking.evaluation import (
     varies_in_scale,
 )
 from scale_disco.tasks.tracking.results import Result, read_results, write_result
+from scale_disco.tasks.tracking.tracker import StaticBoxTracker, TrackedBox
 from tests.conftest import ROOT, SHARED
 from tests.tasks.tracking.sequences import moving, write_otb
 

@@ -20,7 +20,7 @@ from scale_disco.tasks.tracking.losses import (
     shift_loss,
     triplet_loss,
 )
-from scale_disco.tasks.tracking.training import TrackerOptions
+from scale_disco.tasks.tracking.options import TrackerOptions
 
 STEPS = [-0.5, 0.0, 0.5]
 

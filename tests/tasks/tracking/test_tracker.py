@@ -12,9 +12,16 @@ import torch.nn.functional as F
 from scale_disco.models import create_model
 from scale_disco.tasks.io.samples import photos
 from scale_disco.tasks.io.video import Frame
-from scale_disco.tasks.tracking import MODES, MOTIONS, MotionParameters, SiameseTracker, StaticBoxTracker
 from scale_disco.tasks.tracking.crop import crops, mean_color
-from scale_disco.tasks.tracking.tracker import _CALIBRATION, track
+from scale_disco.tasks.tracking.tracker import (
+    _CALIBRATION,
+    MODES,
+    MOTIONS,
+    MotionParameters,
+    SiameseTracker,
+    StaticBoxTracker,
+    track,
+)
 from tests.conftest import tiered
 
 FRAME = torch.randint(0, 256, (3, 90, 120), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

@@ -1,35 +1,23 @@
 """`disco bench`: cost of layers and networks, compared with dense kernels, plain `F.conv2d` calls and plain layers."""
 
-import argparse
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...files import check_writable
 from ...scales import Scales
 from ..io import terminal
-from ..io.report import provenance, table, write_csv
-from ..mnist_scale.training import MODELS
+from ..io.report import table, write_csv
 from . import timing
+from .options import PARTS, BenchOptions
 from .plots import plot_growth
 
-_EXAMPLES = """\
-  disco bench
-  disco bench --only layers --repeats 21 --threads 2
-  disco bench --batch 4 --channels 64 64 --side 32 --scales 1 2 4
-  disco bench --model mnist/disco --batch 64
-  disco bench --only scales --plot growth.png --csv costs.csv
-"""
-
-_PARTS = ("layers", "scales", "network")
 _COUNTS = range(1, 9)
 _NETWORK: dict[str, Any] = {"batch": 8, "side": 64, "scales": Scales.geometric(2**0.5, 3)}
-_LAYER: dict[str, Any] = {"batch": 8, "channels": [32, 32], "side": 56, "kernel_size": 3, "extent": 1}
+_LAYER: dict[str, Any] = {"batch": 8, "channels": (32, 32), "side": 56, "kernel_size": 3, "extent": 1}
 _PASSES = {True: "forward and backward", False: "forward"}
 
 
@@ -47,72 +35,43 @@ class Case:
         return {(row, name): step for row, steps in contenders.items() for name, step in steps.items()}
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    summary = "time layers and networks, compared with dense kernels and plain convolutions"
-    bench = terminal.add_command(commands, "bench", run, summary, _EXAMPLES)
-    bench.add_argument(
-        "--only", nargs="+", choices=_PARTS, metavar="PART", help=f"parts to run, of {', '.join(_PARTS)} (default: all)"
-    )
-    model = bench.add_argument("--model", metavar="NAME", help="time this model instead, such as mnist/disco")
-    terminal.suggest(model, MODELS)
-    layer = bench.add_argument_group("a custom layer, timed instead of those of the paper")
-    layer.add_argument("--batch", type=int, help=f"batch size, also with --model (default {_LAYER['batch']})")
-    layer.add_argument("--channels", type=int, nargs=2, metavar=("IN", "OUT"), help="channels (default 32 32)")
-    layer.add_argument("--side", type=int, help=f"height and width of the images (default {_LAYER['side']})")
-    layer.add_argument("--kernel-size", type=int, metavar="K", help="kernel size at the first scale (default 3)")
-    layer.add_argument("--extent", type=int, metavar="T", help="neighboring scales per output (default 1)")
-    terminal.add_scales(layer)
-    bench.add_argument("--repeats", type=int, default=11, help="number of rounds (default 11)")
-    terminal.add_seed(bench, "inputs and weights")
-    terminal.add_device(bench)
-    bench.add_argument("--csv", type=Path, metavar="FILE", help="write all medians as CSV")
-    terminal.add_report(bench)
-    terminal.add_plot(bench, "the cost over the number of scales")
-
-
-def run(options: argparse.Namespace) -> None:
+def run(options: BenchOptions) -> None:
     """Measure, print, write and draw."""
-    _at_least_one("repeats", options.repeats)
-    device = terminal.chosen_device(options)
+    device = terminal.chosen_device(options.device)
     cases = _cases(options)
-    terminal.check_outputs(options)
+    terminal.check_outputs(options.out, options.plot)
+    terminal.check_outputs(options.csv)
     if options.plot and not any(case.part == "scales" for case in cases):
         raise ValueError("--plot draws the cost over the number of scales: leave out --only, or add scales to it")
-    if options.csv:
-        check_writable(options.csv)
     measured = _measure(cases, options.repeats, options.seed, device)
-    report, rows = _report(measured), _rows(measured)
+    rows = _rows(measured)
     document = {"threads": torch.get_num_threads(), "torch": torch.__version__, "costs": rows}
-    terminal.show(options, document, f"{provenance(_command(options))}\n\n{report}")
+    terminal.show(options, document, f"{_report(measured)}\n\n{_HOW.translate(_PLAIN)}")
     if options.csv:
         write_csv(options.csv, rows)
         terminal.say(f"wrote {options.csv}")
-    if options.out:
-        text = f"{_HOW}\n\n{report}"
-        terminal.write_report(options.out, "Speed and memory", text, document, command=_command(options))
-    terminal.write_plot(options, lambda: plot_growth(_growth(measured)))
+    text = f"{_HOW}\n\n{_report(measured, markdown=True)}"
+    terminal.write_report(options.out, "Speed and memory", text, document, command=_command(options))
+    terminal.write_plot(options.plot, lambda: plot_growth(_growth(measured)))
 
 
-def _cases(options: argparse.Namespace) -> list[Case]:
+def _cases(options: BenchOptions) -> list[Case]:
     own = {name: getattr(options, name) for name in _LAYER if getattr(options, name) is not None}
     if options.model:
         for name in (*_LAYER, "only", "scales", "step", "count"):
             if name != "batch" and getattr(options, name) is not None:
                 raise ValueError(f"--model times a whole network: leave out --{name.replace('_', '-')}")
-        batch = _at_least_one("batch", own.get("batch", _LAYER["batch"]))
+        batch = own.get("batch", _LAYER["batch"])
         steps = partial(timing.model_steps, options.model, batch=batch)
         return [Case("network", backward, {f"{options.model}, B{batch}": steps}) for backward in _PASSES]
     if own or options.scales or options.step is not None or options.count is not None:
         if options.only:
             raise ValueError("--only selects built-in parts: leave it out with a custom layer")
-        for name, value in own.items():
-            _at_least_one(name, value)
         batch, channels, side, kernel_size, extent = (_LAYER | own).values()
         scales = terminal.chosen_scales(options)
         setting = timing.LayerSetting(batch, channels[0], channels[1], side, kernel_size, scales, extent)
         return [_layer(setting, backward) for backward in _PASSES]
-    parts = options.only or _PARTS
+    parts = options.only or PARTS
     cases = []
     for backward in _PASSES:
         if "layers" in parts:
@@ -125,12 +84,6 @@ def _cases(options: argparse.Namespace) -> list[Case]:
         rows = {str(n): partial(timing.layer_steps, timing.growth_setting(n)) for n in _COUNTS}
         cases.append(Case("scales", True, rows))
     return cases
-
-
-def _at_least_one(name: str, value: Any) -> Any:
-    if min(value) < 1 if isinstance(value, list) else value < 1:
-        raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-    return value
 
 
 def _layer(setting: timing.LayerSetting, backward: bool) -> Case:
@@ -154,7 +107,7 @@ def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -
     return measured
 
 
-def _command(options: argparse.Namespace) -> str:
+def _command(options: BenchOptions) -> str:
     """Return the command that repeats this measurement."""
     names = ("only", "model", *_LAYER, "scales", "step", "count", "repeats")
     values = {name: getattr(options, name) for name in names}
@@ -162,21 +115,24 @@ def _command(options: argparse.Namespace) -> str:
     words = ["disco bench"]
     for name, value in (values | {"threads": torch.get_num_threads()}).items():
         if value is not None:
-            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
     return " ".join(words)
 
 
-def _report(measured: Measured) -> str:
+def _report(measured: Measured, *, markdown: bool = False) -> str:
     parts = []
     for part, title in (("layers", "Layers"), ("network", "A whole network"), ("scales", "Number of scales")):
         for backward, passes in _PASSES.items():
             chosen = {row: costs for case, row, costs in measured if (case.part, case.backward) == (part, backward)}
             if chosen:
-                text = _growth_table(chosen) if part == "scales" else _table(chosen, backward)
-                parts.append(f"## {title}, {passes}\n\n{text}")
+                header, rows = _growth_table(chosen) if part == "scales" else _table(chosen, backward)
+                about = f"{_GROWTH.format(setting=_GROWTH_SETTING)}\n\n" if part == "scales" else ""
+                heading = f"## {title}, {passes}" if markdown else f"{title}, {passes}"
+                parts.append(f"{heading}\n\n{about}{table(header, rows, markdown=markdown)}")
     return "\n\n".join(parts)
 
 
+_PLAIN = str.maketrans("", "", "*`")  # for a terminal
 _HOW = """\
 Every contender runs once per round, in rotating order. Times are compared within a round; the table gives the median
 ratio with the quartiles in parentheses. *Dense* is the paper's packing: one convolution with zero-filled kernels for
@@ -187,6 +143,7 @@ only; for one layer it saves multiplying weights by stencils, which is below the
 Memory is the peak allocation of a step: ours holds its output, and the gradient of its input, as one tensor while their
 parts still exist. GFLOP is from torch's counter, forward only: backward it miscounts grouped convolutions."""
 
+_GROWTH_SETTING = str(timing.growth_setting(1)).removesuffix(", {1}")
 _GROWTH = """\
 The layer {setting} with 1 to 8 scales at steps of sqrt 2, all in the same rounds.
 The first columns are times relative to those of the same contender at four scales."""
@@ -197,7 +154,10 @@ def _ratio(cost: timing.Cost, other: timing.Cost) -> str:
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
-def _table(chosen: Mapping[str, Mapping[str, timing.Cost]], backward: bool) -> str:
+Table = tuple[list[str], list[list[str]]]  # header and rows
+
+
+def _table(chosen: Mapping[str, Mapping[str, timing.Cost]], backward: bool) -> Table:
     rows = []
     for name, costs in chosen.items():
         ours = costs[timing.OURS]
@@ -210,7 +170,7 @@ def _table(chosen: Mapping[str, Mapping[str, timing.Cost]], backward: bool) -> s
     header = ["", "ms", "dense / ours", "ours / lower bound", "ours / S plain"]
     header += [] if backward else ["baked / ours"]
     header += ["MB", "MB lower bound", "MB dense", *([] if backward else ["GFLOP", "GFLOP dense"])]
-    return table(header, rows, markdown=True)
+    return header, rows
 
 
 def _growth(measured: Measured) -> dict[str, dict[int, float]]:
@@ -219,7 +179,7 @@ def _growth(measured: Measured) -> dict[str, dict[int, float]]:
     return {name: {count: costs[name].median for count, costs in timed.items()} for name in timed[_COUNTS[0]]}
 
 
-def _growth_table(chosen: Mapping[str, Mapping[str, timing.Cost]]) -> str:
+def _growth_table(chosen: Mapping[str, Mapping[str, timing.Cost]]) -> Table:
     four = chosen["4"]
     rows = []
     for count, costs in chosen.items():
@@ -228,8 +188,7 @@ def _growth_table(chosen: Mapping[str, Mapping[str, timing.Cost]]) -> str:
         rows.append([count, *ratios, _ratio(costs[timing.DENSE], costs[timing.OURS]), *peaks])
     header = ["scales", *(f"{name}, vs. 4 scales" for name in ("ours", "dense", "lower bound"))]
     header += ["dense / ours", "MB", "MB dense"]
-    about = _GROWTH.format(setting=str(timing.growth_setting(1)).removesuffix(", {1}"))
-    return f"{about}\n\n{table(header, rows, markdown=True)}"
+    return header, rows
 
 
 def _rows(measured: Measured) -> list[dict[str, Any]]:

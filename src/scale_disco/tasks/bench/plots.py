@@ -1,18 +1,14 @@
 """Plots of the cost over the number of scales."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ..io import figures
 from .timing import DENSE, LABELS, LOWER_BOUND, OURS, PLAIN
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 _COLORS = {OURS: figures.OURS, DENSE: "#c0392b", LOWER_BOUND: "#e8a33d", PLAIN: "#b8b8b8"}
 
 
-def plot_growth(growth: Mapping[str, Mapping[int, float]]) -> "Figure":
+def plot_growth(growth: Mapping[str, Mapping[int, float]]) -> figures.Figure:
     """Plot seconds over the number of scales, a line per contender; both axes are logarithmic."""
     figure = figures.new_figure(6.5, 4)
     axis = figure.subplots()

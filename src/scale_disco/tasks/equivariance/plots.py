@@ -1,20 +1,16 @@
 """Plots of bases and their equivariance errors."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...basis import Basis
-from ..io.figures import OTHERS, OURS, new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..io.figures import OTHERS, OURS, Figure, new_figure
 
 _MAX_FUNCTIONS = 9  # columns of a plotted basis
 
 
-def plot_basis(basis: Basis) -> "Figure":
+def plot_basis(basis: Basis) -> Figure:
     """Plot functions as columns and scales as rows, on one pixel grid: the right half of the paper's Fig. 2."""
     if basis.spatial_dims == 3:
         raise ValueError("plot_basis: expected a basis of 1 or 2 spatial dimensions, got 3")
@@ -41,7 +37,7 @@ def plot_basis(basis: Basis) -> "Figure":
     return figure
 
 
-def plot_errors(errors: Mapping[str, Mapping[str, float]], taps: Mapping[str, int], title: str) -> "Figure":
+def plot_errors(errors: Mapping[str, Mapping[str, float]], taps: Mapping[str, int], title: str) -> Figure:
     """Plot error and cost of every basis as bars, on a logarithmic axis; an exact basis has no bar.
 
     Errors are by basis, then by the name of the images; `taps` are the multiplications per output pixel.

@@ -1,12 +1,20 @@
-"""Arrays from untrusted .npy and .npz files: sizes are checked before anything is allocated, and no code is run."""
+"""Arrays in files: untrusted .npy and .npz files, and caches of tensors that took long to compute.
 
-from __future__ import annotations
+Sizes are checked before anything is allocated, and no code is run.
+"""
 
+import hashlib
 import io
 import math
 import zipfile
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from ...files import make_folder, plain, reason, write
 
 _NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -47,3 +55,40 @@ def parse_npz(content: bytes, most: int) -> dict[str, np.ndarray]:
             with archive.open(member) as file:  # read no more than the declared size, which may be false
                 arrays[member.filename.removesuffix(".npy")] = parse_npy(file.read(member.file_size))
     return arrays
+
+
+def cached_tensors(
+    folder: Path | None,
+    kind: str,
+    key: object,
+    shapes: dict[str, tuple[int | None, ...]],
+    compute: Callable[[], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """Return tensors by name from the cache, or compute and store them.
+
+    Args:
+        folder: Folder of the cache; None computes without storing.
+        kind: First part of the file name.
+        key: Everything that the tensors depend on; its `repr` selects the file.
+        shapes: Expected shape of every tensor, with None for any size. Another one is an error.
+        compute: Called if there is no file.
+    """
+    if folder is None:
+        return compute()
+    make_folder(folder)
+    path = folder / f"{kind}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.safetensors"
+    if not path.is_file():
+        tensors = compute()
+        write(path, save(tensors))
+        return tensors
+    try:
+        tensors = load_file(path)
+        for name, shape in shapes.items():
+            actual = tuple(tensors[name].shape)
+            if len(actual) != len(shape) or any(
+                size not in (None, got) for size, got in zip(shape, actual, strict=True)
+            ):
+                raise ValueError(f"{name} has shape {actual}")
+    except Exception as error:  # whatever a damaged file makes safetensors raise
+        raise ValueError(f"{path}: damaged; delete it to compute it again ({plain(reason(error))})") from error
+    return tensors

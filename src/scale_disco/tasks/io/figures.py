@@ -1,17 +1,16 @@
 """Matplotlib figures in one style, and how they are written to files. Needs the extra `plot`."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...files import check_writable, write
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import matplotlib.figure
 
+Figure: TypeAlias = "matplotlib.figure.Figure"  # for annotations: matplotlib is imported when a figure is drawn
 OURS, OTHERS = "#1f6f8b", "#8a8a8a"  # colors of DISCO and of other methods
 _FORMATS = (".png", ".svg", ".pdf")
 

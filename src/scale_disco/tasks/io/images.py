@@ -1,12 +1,10 @@
 """Image files: find, open and decode them, whoever made them."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -15,8 +13,9 @@ from torch import Tensor
 from ...files import mapped, plain, reason
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    import PIL.Image
 
+Image: TypeAlias = "PIL.Image.Image"  # for annotations: Pillow is imported when an image is read
 # Formats that Pillow decodes by itself; it hands others, such as EPS, to programs that would run what is in them.
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -176,6 +175,12 @@ def size_of(path: Path) -> tuple[int, int]:
 def luma(images: Tensor) -> Tensor:
     """Return the luma of RGB images, [..., 3, H, W] -> [..., 1, H, W]."""
     return (images * torch.tensor(LUMA, device=images.device)[:, None, None]).sum(-3, keepdim=True)
+
+
+def mirrored(length: int, before: int, after: int, device: torch.device) -> Tensor:
+    """Return the indices of an axis that is mirrored at both ends, as often as needed."""
+    places = torch.arange(-before, length + after, device=device) % (2 * length)
+    return torch.minimum(places, 2 * length - 1 - places)
 
 
 def to_image(pixels: Tensor) -> Image:

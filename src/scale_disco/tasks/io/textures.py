@@ -1,24 +1,18 @@
 """Large images that synthetic sequences are cut from: photos of a folder, bundled photos and synthetic textures."""
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...files import reason
-from .images import find_images, load_rgb
+from .images import Image, find_images, load_rgb
 from .samples import photos
 from .weights import file_sha256
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 PARTS = ("train", "test")
 SHORTEST = 64  # minimum side of an image, in pixels

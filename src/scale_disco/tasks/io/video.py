@@ -1,7 +1,5 @@
 """Frames of video files, image folders and cameras, read one at a time; videos with a box drawn into every frame."""
 
-from __future__ import annotations
-
 import functools
 import math
 import platform
@@ -165,7 +163,7 @@ class VideoFile(VideoSource):
         if number >= 0 and not self.ended and self.length and end < self.length - self.tolerance:
             self.ended = f"ends early after frame {number}, at {end:.1f} of {self.length:.1f} seconds"
 
-    def _decoded(self) -> Iterator[VideoFrame]:
+    def _decoded(self) -> "Iterator[VideoFrame]":
         import av
 
         packets, number = self.container.demux(self.stream), 0
@@ -239,7 +237,7 @@ class VideoWriter:
         self.stream.codec_context.time_base = Fraction(1, self.clock)
         self.last = -1
 
-    def __enter__(self) -> VideoWriter:
+    def __enter__(self) -> "VideoWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -263,7 +261,7 @@ class VideoWriter:
         frame.pts, frame.time_base = self.last, Fraction(1, self.clock)
         self._write(frame)
 
-    def _write(self, frame: VideoFrame | None) -> None:
+    def _write(self, frame: "VideoFrame | None") -> None:
         self.container.mux(self.stream.encode(frame))
         self.file.check()
 
@@ -349,7 +347,7 @@ def _clipped(low: int, high: int, size: int) -> slice:
     return slice(min(max(low, 0), size), min(max(high, 0), size))
 
 
-def _upright(frame: VideoFrame, size: tuple[int, int]) -> Tensor:
+def _upright(frame: "VideoFrame", size: tuple[int, int]) -> Tensor:
     """Return a frame [3, H, W] at the size of the first, rotated as its metadata says."""
     pixels = frame.to_ndarray(format="rgb24", width=size[0], height=size[1])
     rotated = np.rot90(pixels, round(frame.rotation / 90))

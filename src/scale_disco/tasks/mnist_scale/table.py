@@ -8,7 +8,7 @@ from ...models import list_models
 from ..io.report import table
 from ..runs.plots import Point
 from ..runs.tables import Outcome, RunGroup, TableRow, pooled
-from .training import RECIPES
+from .options import RECIPES
 
 
 class Table1Entry(NamedTuple):

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -12,16 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...models import create_model, list_models
-from ..equivariance.bases import SETTINGS
-from ..equivariance.networks import error_of_layers
+from ...models import create_model
+from ..equivariance.bases import SETTINGS, error_of_layers
 from ..io.mnist import SIDE, Digits
 from ..io.samples import scaled_digits
 from ..runs.batches import LabeledDataset, combined_seed
 from ..runs.experiments import Evaluation, Experiment, ScaleBin, TrainingData
-from ..runs.options import RunOptions, option
-from ..runs.recipe import Recipe
-from .data import FACTORS, SPLITS, load, scaled
+from .data import FACTORS, load, scaled
+from .options import MnistScaleOptions
 
 _MEAN, _STD = 0.0607, 0.2161
 _AUGMENTATION = (0.5, 2.0)
@@ -32,34 +29,6 @@ _EDGES = {
     "smaller": [0.15, 0.2, 0.25, 0.3],
     "larger": [1.0, 1.2, 1.4, 1.6, 1.8, 2.0],
 }
-
-RECIPES = {
-    "paper": Recipe(epochs=60, batch=128, learning_rate=0.01, schedule="steps"),
-    "fast": Recipe(epochs=7, batch=64, learning_rate=0.002, schedule="one-cycle", label_smoothing=0.1, weights="last"),
-    "quick": Recipe(epochs=4, batch=50, learning_rate=0.005, schedule="one-cycle", label_smoothing=0.1, weights="last"),
-}
-MODELS = [*list_models("mnist"), *list_models("digits")]
-
-
-@dataclass(frozen=True)
-class MnistScaleOptions(RunOptions):
-    """Options of a run on MNIST-scale."""
-
-    experiment = "mnist-scale"
-    recipes = RECIPES
-    named = ("model", "split", "recipe", "seed")
-
-    model: str = option("mnist/disco", f"network: {', '.join(MODELS)}", choices=MODELS)
-    recipe: str = option(
-        "fast", "paper (60 epochs, three steps), fast (7, one cycle) or quick (4, for small networks)", choices=RECIPES
-    )
-    split: str = option("0", f"split of MNIST-scale: {', '.join(SPLITS)}", choices=SPLITS)
-    augment: bool = option(False, 'scale training images by a random factor from 0.5 to 2 (the paper\'s "+")')
-
-    @property
-    def run_name(self) -> str:
-        augment = "+" if self.augment else ""
-        return f"{self.model.replace('/', '-')}{augment}-{self.split}-{self.recipe}-{self.seed}"
 
 
 def make_data(options: MnistScaleOptions, folder: Path) -> TrainingData:

@@ -4,10 +4,9 @@ import base64
 import io
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..io.figures import Figure
 
 _WIDTH = 5.0  # maximum of figures, in inches
 
@@ -15,7 +14,7 @@ _WIDTH = 5.0  # maximum of figures, in inches
 class PageFigure(NamedTuple):
     """A matplotlib figure and its alternative text."""
 
-    figure: "Figure"
+    figure: Figure
     alt: str
 
 

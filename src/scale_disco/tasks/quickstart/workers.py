@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...files import reason
-from ..mnist_scale.training import MnistScaleOptions
+from ..mnist_scale.options import MnistScaleOptions
 from ..runs.record import RECORD
 
 

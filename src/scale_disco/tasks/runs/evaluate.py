@@ -1,6 +1,5 @@
 """Evaluation of a trained network: test images, and images smaller and larger than any in training."""
 
-import hashlib
 import io
 import json
 import time
@@ -17,6 +16,7 @@ from ...files import plain, read_bytes, reason, write
 from ...models.checkpoints import check_fit
 from ..io.arrays import parse_npz
 from ..io.report import environment
+from ..io.weights import file_sha256
 from .batches import LabeledDataset, evaluation_batch_size
 from .experiments import EXPERIMENTS, Evaluation, Progress, ScaleBin
 from .record import BEST, LAST, METADATA, PREDICTIONS, TESTED, options_of, read_checkpoint, read_record, read_tested
@@ -55,7 +55,7 @@ def evaluate(
     weights = options.full_recipe.weights
     checkpoint = checkpoint or weights
     network = trained(run, checkpoint)
-    fingerprint = hashlib.sha256(_weights(run, checkpoint).read_bytes()).hexdigest()
+    fingerprint = file_sha256(_weights(run, checkpoint))
     experiment = EXPERIMENTS[options.experiment]
     if experiment.make_evaluation is None:
         raise ValueError(f"{options.experiment} runs are evaluated with {experiment.test_command}")
@@ -63,7 +63,8 @@ def evaluate(
     evaluation = experiment.make_evaluation(options, folder, metadata, limit=limit, outside=outside)
     start = time.monotonic()
     cache = _PredictionCache(run / PREDICTIONS[checkpoint], fingerprint + evaluation.cache_key, evaluation.classes)
-    predictions = _predict(network.to(device), evaluation.sets, cache, device, progress)
+    networks = {name: evaluation.variants.get(name, nn.Identity())(network).to(device) for name in evaluation.sets}
+    predictions = _predict(networks, evaluation.sets, cache, device, progress)
     errors = {name: predictions[name] != dataset.labels for name, dataset in evaluation.sets.items()}
     result = {
         "experiment": options.experiment,
@@ -143,13 +144,13 @@ def bins_of(result: dict[str, Any]) -> list[ScaleBin]:
 
 
 def _predict(
-    network: nn.Module,
+    networks: dict[str, nn.Module],
     sets: dict[str, LabeledDataset],
     cache: "_PredictionCache",
     device: torch.device | str,
     progress: Progress | None,
 ) -> dict[str, np.ndarray]:
-    """Return the class that the network predicts for every image; from the cache where it is known."""
+    """Return the class that the network of each set predicts for every image; from the cache where it is known."""
     cached = cache.read()
     for name, dataset in sets.items():
         known = cached.get(name, np.empty(0, cache.dtype))
@@ -166,7 +167,7 @@ def _predict(
     for name, rows in todo:
         dataset = sets[name]
         with torch.inference_mode():
-            logits = network(dataset.transform(dataset.read(rows, 0).to(device), rows, 0))
+            logits = networks[name](dataset.transform(dataset.read(rows, 0).to(device), rows, 0))
             if not logits.isfinite().all():  # the argmax of NaN could be right by chance
                 raise ValueError(f"{cache.path.parent}: the network returns NaN or infinity; train it again")
             predictions[name][rows] = logits.argmax(1).cpu().numpy()

@@ -4,6 +4,7 @@ from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -68,6 +69,8 @@ class Evaluation(NamedTuple):
     cache_key: str  # differs for other images
     bins: Callable[[str, np.ndarray], list[ScaleBin]]  # from the name of a set and its errors, bool
     equivariance_error: Callable[[nn.Module], float | None]
+    # Sets that are tested with another form of the network, such as more scales: how it is made.
+    variants: Mapping[str, Callable[[nn.Module], nn.Module]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Experiment:
     """An experiment: its options, and the functions that take them."""
 
     options: type[RunOptions]
-    make_data: Callable[..., TrainingData]  # (options, folder), and see `caches`
+    make_data: Callable[..., TrainingData]  # (options, folder), and see `RunOptions.caches`
     make_model: Callable[[Any, Mapping[str, Any]], nn.Module]  # (options, metadata)
     make_evaluation: Callable[..., Evaluation] | None = None  # (options, folder, metadata, *, limit, outside)
     subject: str = "images"  # what is tested at several scales
@@ -86,8 +89,12 @@ class Experiment:
     initial_metadata: Callable[[Any], dict[str, Any]] = lambda options: {}
     training_module: str = "runs.modules:ClassifierModule"
     test_command: str = "disco test RUN"
-    caches: bool = False  # whether `make_data` takes `cache` and `progress`
     cache_folder: str | None = None  # next to runs; the default cache
+
+    def scales_in_training(self, options: RunOptions) -> tuple[float, float]:
+        """Return the lowest and the highest scale; where data sets are divided by size, options know them."""
+        sizes: tuple[float, float] = getattr(options, "training_sizes", self.training_scales)
+        return sizes
 
 
 def import_object(path: str) -> Any:
@@ -109,8 +116,13 @@ EXPERIMENTS: Mapping[str, Experiment] = _LazyRegistry(
         "stl10": "stl10.training:EXPERIMENT",
         "tracker": "tracking.training:EXPERIMENT",
         "scene": "scene.training:EXPERIMENT",
+        "generalization": "generalization.training:EXPERIMENT",
     }
 )
 TABLES: Mapping[str, "type[RunGroup]"] = _LazyRegistry(
-    {"mnist-scale": "mnist_scale.table:Table1", "stl10": "stl10.table:Tables2And3"}
+    {
+        "mnist-scale": "mnist_scale.table:Table1",
+        "stl10": "stl10.table:Tables2And3",
+        "generalization": "generalization.table:SizeTable",
+    }
 )

@@ -25,12 +25,14 @@ from safetensors.torch import save
 
 from ...files import is_draft, locked, make_folder, reason, write
 from ..io.report import machine, versions, write_csv
+from ..options import flag
 from .batches import Batch, evaluation_batches, training_batches
 from .experiments import EXPERIMENTS, Progress, TrainingData, import_object
 from .modules import TrainingModule
-from .options import RunOptions, flag
+from .options import RunOptions
 from .record import BEST, EPOCHS, LAST, METADATA, RECORD, options_of, read_checkpoint, read_record, write_record
 
+LINE_SECONDS = 30.0  # between lines of progress without a terminal
 _PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}  # in Lightning's words
 
 
@@ -79,10 +81,10 @@ def train(
     recipe, experiment = options.full_recipe, EXPERIMENTS[options.experiment]
     if recipe.precision == "16" and _on_cpu(placement):
         raise ValueError("--precision 16 needs a GPU; 32 and bf16 run on every device")
-    if cache is not None and not experiment.caches:
+    if cache is not None and not options.caches:
         raise ValueError("--cache is only supported by stl10 --format folder and by scene")
     with reading or nullcontext() as progress:
-        caching = {"cache": cache, "progress": progress} if experiment.caches else {}
+        caching = {"cache": cache, "progress": progress} if options.caches else {}
         training_data = experiment.make_data(options, data, **caching)
     if METADATA not in record:
         record[METADATA] = training_data.metadata | experiment.initial_metadata(options)
@@ -109,7 +111,8 @@ def train(
             placement["strategy"] = _strategy(module)
         checkpoints = _CheckpointCallback(out, record, lambda rows: say(_epoch_line(rows, recipe.epochs)))
         batches = _Batches(training_data, options, layout)
-        _fit(module, batches, checkpoints, placement=placement, bar=bar and sys.stdout.isatty())
+        shown = _Bar() if bar and sys.stdout.isatty() else _StepLines(say)
+        _fit(module, batches, checkpoints, shown, placement)
     return record
 
 
@@ -268,8 +271,26 @@ class _CheckpointCallback(Checkpoint):
         write_csv(self.out / EPOCHS, rows)
 
 
+class _StepLines(L.Callback):
+    """Without a progress bar, call `log` with a line every `LINE_SECONDS` within an epoch."""
+
+    def __init__(self, log: Callable[[str], Any]) -> None:
+        self.log_line = log
+        self.start = self.last = time.monotonic()
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.start = self.last = time.monotonic()
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        now, done, total = time.monotonic(), args[-1] + 1, int(trainer.num_training_batches)
+        if now - self.last >= LINE_SECONDS and done < total and trainer.is_global_zero:
+            self.last, left = now, (now - self.start) / done * (total - done)
+            epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+            self.log_line(f"{epoch}: step {done} of {total}, {_seconds(left)} left in this epoch")
+
+
 def _fit(
-    module: TrainingModule, batches: _Batches, checkpoints: _CheckpointCallback, *, placement: dict[str, Any], bar: bool
+    module: TrainingModule, batches: _Batches, checkpoints: _CheckpointCallback, progress: L.Callback, placement: Any
 ) -> None:
     """Train, from the last checkpoint of the folder if it has one."""
     last = checkpoints.out / LAST if (checkpoints.out / LAST).is_file() else None
@@ -288,10 +309,10 @@ def _fit(
             num_sanity_val_steps=0,
             limit_val_batches=1.0 if batches.data.validation else 0,
             enable_model_summary=False,
-            enable_progress_bar=bar,
+            enable_progress_bar=isinstance(progress, _Bar),
             logger=TensorBoardLogger(checkpoints.out, name="", version="tensorboard"),
             log_every_n_steps=min(10, module.steps * recipe.accumulate),
-            callbacks=[checkpoints, signals, *([_Bar()] if bar else [])],
+            callbacks=[checkpoints, signals, progress],
             plugins=[_AtomicCheckpointIO()],
         )
         if last is None:
@@ -308,8 +329,12 @@ def _epoch_line(rows: list[dict[str, Any]], epochs: int) -> str:
         parts.append(f"validation error {row['validation error']:.2%} (best {best:.2%})")
     parts.append(f"{row['seconds']:.0f} s")
     if left := row["seconds"] * (epochs - len(rows)):
-        parts.append(f"{left:.0f} s left" if left < 120 else f"{left / 60:.0f} min left")
+        parts.append(f"{_seconds(left)} left")
     return ", ".join(parts)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _new_record(options: RunOptions, data: Path) -> dict[str, Any]:

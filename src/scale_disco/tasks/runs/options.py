@@ -1,73 +1,40 @@
 """Options of training runs: frozen dataclasses, whose fields are the options of `disco train`."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from math import inf
-from typing import Any, ClassVar, NamedTuple, get_type_hints
+from typing import Any, ClassVar
 
-from ...files import plain
+from ..options import FRACTION, NON_NEGATIVE, SEED, CheckedOptions, at_least, flag, option
 from .recipe import PRECISIONS, Recipe
 
 
-class Rule(NamedTuple):
-    """Values that an option accepts, with their description for the error message."""
-
-    accepts: Callable[[Any], bool]
-    description: str
-
-
-def at_least(minimum: int) -> Rule:
-    """Return the rule of a lower bound."""
-    return Rule(lambda value: value >= minimum, f"at least {minimum}")
-
-
-def between(low: float, high: float) -> Rule:
-    """Return the rule of a closed interval."""
-    return Rule(lambda value: low <= value <= high, f"from {low} to {high}")
-
-
-FRACTION = Rule(lambda value: 0 <= value < 1, "from 0 to below 1")
-NON_NEGATIVE = Rule(lambda value: 0 <= value < inf, "finite and at least 0")
-
-
-def option(default: Any, about: str, *, choices: Iterable[str] = (), rule: Rule | None = None) -> Any:
-    """Return a field of options, with its help and the values it accepts; None is always accepted."""
-    choices = tuple(choices)
-    if choices:
-        rule = Rule(choices.__contains__, f"one of {', '.join(choices)}")
-    return field(default=default, metadata={"help": about, "choices": choices, "rule": rule})
-
-
-def flag(name: str) -> str:
-    """Return the command-line flag of an option."""
-    return f"--{name.replace('_', '-')}"
-
-
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(CheckedOptions):
     """Options of every experiment. With the data, they determine a run."""
 
+    checks_files = False  # records outlive the files that a run started from
     experiment: ClassVar[str]
     recipes: ClassVar[Mapping[str, Recipe]]
     named: ClassVar[tuple[str, ...]]  # options that `command` names even at their defaults
+    summary: ClassVar[str]  # and examples: of the help of `disco train`
+    examples: ClassVar[str]
+    caches: ClassVar[bool] = False  # whether `make_data` takes `cache` and `progress`
 
     model: str
     recipe: str
-    epochs: int | None = option(None, "number of epochs; the learning rate schedule is scaled to it", rule=at_least(1))
-    limit: int | None = option(None, "maximum number of training images (or videos), for quick tests", rule=at_least(2))
-    seed: int = option(0, "random seed for initialization, data order and augmentation", rule=between(0, 2**32 - 1))
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for invalid values."""
-        for name, each in self.fields().items():
-            value, rule = getattr(self, name), each.metadata["rule"]
-            if rule is not None and value is not None and not rule.accepts(value):
-                raise ValueError(f"{flag(name)} must be {rule.description}, got {plain(repr(value))}")
+    epochs: int | None = option(
+        None, "number of epochs, to which the schedule is scaled (default: the recipe's)", rule=at_least(1)
+    )
+    limit: int | None = option(
+        None, "maximum number of training images (or videos), for quick trials (default: all)", rule=at_least(2)
+    )
+    seed: int = option(0, "random seed for initialization, data order and augmentation", rule=SEED)
 
     @classmethod
-    def fields(cls) -> dict[str, dataclasses.Field[Any]]:
+    @cache
+    def fields(cls) -> Mapping[str, dataclasses.Field[Any]]:
         """Return the fields by name: the model, options of the experiment, shared ones, limit and seed."""
         shared = {each.name for each in dataclasses.fields(NetworkOptions)}
         ordered = sorted(
@@ -75,13 +42,6 @@ class RunOptions:
             key=lambda each: (each.name != "model", each.name in shared, each.name in ("limit", "seed")),
         )
         return {each.name: each for each in ordered}
-
-    @classmethod
-    @cache
-    def types(cls) -> dict[str, Any]:
-        """Return the types by name, such as `int | None`."""
-        hints = get_type_hints(cls)
-        return {name: hints[name] for name in cls.fields()}
 
     @property
     def base_recipe(self) -> Recipe:
@@ -127,8 +87,8 @@ class OptimizerOptions(RunOptions):
     """Options of experiments with a batch size, a learning rate and a validation set of their own."""
 
     holdout: float = option(0.1, "fraction of the images (or videos) held out for validation", rule=FRACTION)
-    batch: int | None = option(None, "batch size, in images or pairs", rule=at_least(2))
-    learning_rate: float | None = option(None, "peak learning rate", rule=NON_NEGATIVE)
+    batch: int | None = option(None, "batch size, in images or pairs (default: the recipe's)", rule=at_least(2))
+    learning_rate: float | None = option(None, "peak learning rate (default: the recipe's)", rule=NON_NEGATIVE)
 
     def holdout_count(self, total: int, what: str, *, least: int = 1) -> int:
         """Return how many of `total` are held out; ValueError if none, or less than `least` are left to train on."""
@@ -146,6 +106,6 @@ class NetworkOptions(OptimizerOptions):
     """Options of experiments that train a whole network."""
 
     accumulate: int = option(1, "gradient accumulation steps", rule=at_least(1))
-    weight_decay: float | None = option(None, "weight decay", rule=NON_NEGATIVE)
+    weight_decay: float | None = option(None, "weight decay (default: the recipe's)", rule=NON_NEGATIVE)
     ema: float = option(0.0, "EMA decay of the weights, such as 0.999; the EMA is evaluated", rule=FRACTION)
     precision: str = option("32", "32, 16 or bf16 (mixed precision, for GPUs)", choices=PRECISIONS)

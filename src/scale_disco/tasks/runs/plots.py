@@ -1,12 +1,9 @@
 """Plots of the classification error, over the scale of images and over the equivariance error."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ..io.figures import OURS, finish, new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..io.figures import OURS, Figure, finish, new_figure
 
 
 class Range(NamedTuple):
@@ -24,7 +21,7 @@ def plot_error_over_scale(
     trained: tuple[float, float],
     subject: str = "digits",
     bars: str = "binomial standard deviations",
-) -> "Figure":
+) -> Figure:
     """Plot the classification error over the scale of images, a line per network; the range `trained` is shaded.
 
     Ranges of a single scale form one line, others one line per kind. `subject` is what the images show, `bars` what the
@@ -45,7 +42,7 @@ def plot_error_over_scale(
     axis.set(xscale="log", xlabel=f"scale of the {subject}", ylabel="error, %")
     spans = [span for ranges in curves.values() for span in ranges]
     bounds = [bound for span in spans for bound in (span.low, span.high)] or list(trained)
-    ticks = [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0]
+    ticks = [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 14, 20, 28, 40, 56, 80, 112, 160, 224]  # or pixels
     ticks = [tick for tick in ticks if 0.98 * min(bounds) <= tick <= 1.02 * max(bounds)]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     if all(span.error > 0 for span in spans):
@@ -79,7 +76,7 @@ class Point(NamedTuple):
 
 def plot_equivariance_and_error(
     ours: Sequence[Point], paper: Sequence[Point], data: tuple[str, str] | None = None
-) -> "Figure":
+) -> Figure:
     """Plot the classification error over the equivariance error: the right half of the paper's Fig. 1, next to ours.
 
     `data` are the names of our data and the paper's if they differ; then each has its own error axis.

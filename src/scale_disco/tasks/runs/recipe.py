@@ -4,10 +4,11 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 PRECISIONS = ("32", "16", "bf16")  # the last two are mixed precision
 
@@ -33,8 +34,10 @@ class Recipe:
         """The recipe as `run.json` stores it, which has a British key."""
         return {"optimiser" if name == "optimizer" else name: value for name, value in dataclasses.asdict(self).items()}
 
-    def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    def make_optimizer(self, parameters: "Iterable[Tensor]") -> "torch.optim.Optimizer":
         """Return Adam with torch's defaults, or SGD with a momentum of 0.9."""
+        import torch
+
         common: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
         if self.optimizer == "adam":
             return torch.optim.Adam(parameters, **common)

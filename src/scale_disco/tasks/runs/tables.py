@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
+from ..io.figures import Figure
 from ..io.report import binomial_std, table
 from .evaluate import bins_of
 from .experiments import EXPERIMENTS, ScaleBin, range_label
-from .plots import Point, Range
+from .plots import Point, Range, plot_equivariance_and_error
 from .record import RECORD, options_of, read_record, read_tested
 
 MISSING = "missing"
@@ -160,6 +161,14 @@ class RunGroup(ABC):
     @abstractmethod
     def points_of_paper(cls) -> list[Point]:
         """Return the same from the paper."""
+
+    @classmethod
+    def figure(cls, groups: Sequence[Self]) -> Figure:
+        """Return the plot of several tables: error and equivariance error, ours and the paper's."""
+        ours = [point for group in groups for point in group.points()]
+        other = ", ".join(dict.fromkeys(name for group in groups if (name := group.other_data())))
+        data = (other, cls.data_of_paper) if other else None
+        return plot_equivariance_and_error(ours, cls.points_of_paper(), data)
 
     @staticmethod
     @abstractmethod

@@ -1,7 +1,5 @@
 """Classical estimate of apparent scale, as a baseline: the energy of Laplacians of Gaussians of many widths."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -9,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...scales import Scales
-from ..io.images import LUMA
-from .networks import CELL, ScaleEstimator
+from ..io.images import LUMA, mirrored
+from .networks import ScaleEstimator
+from .options import CELL
 from .readout import Absolute
 
 # Standard deviations in pixels, over two octaves like the scales of the network; wider ones correlate less with planes.
@@ -48,19 +47,13 @@ def laplacian(gray: Tensor, width: float) -> Tensor:
     bend = bell * (places.square() / width**2 - 1)
     bend = bend - bell * bend.sum()  # no response to a constant, even with few taps
     bend = bend * (2 * width**2 / (bend * places.square()).sum())  # and that of the Gaussian to a parabola
-    down, across = (_mirrored(length, radius, gray.device) for length in gray.shape[2:])
+    down, across = (mirrored(length, radius, radius, gray.device) for length in gray.shape[2:])
     padded = gray[:, :, down][..., across]
     return _along(padded, bend, bell) + _along(padded, bell, bend)
 
 
 def _along(image: Tensor, down: Tensor, across: Tensor) -> Tensor:
     return F.conv2d(F.conv2d(image, down[None, None, :, None]), across[None, None, None])
-
-
-def _mirrored(length: int, margin: int, device: torch.device) -> Tensor:
-    """Return the indices of an axis that is mirrored at both ends, as often as needed."""
-    places = torch.arange(-margin, length + margin, device=device) % (2 * length)
-    return torch.minimum(places, 2 * length - 1 - places)
 
 
 class PeakWidth(Absolute):

@@ -5,8 +5,6 @@ scales would see little but padding. Copies are made with one of several filters
 that a readout cannot detect the resampling itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math
@@ -15,22 +13,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..io.caches import cached_tensors
-from ..io.images import UnreadableError, find_images, read_image, to_image, to_tensor
+from ..io.arrays import cached_tensors
+from ..io.images import Image, UnreadableError, find_images, read_image, to_image, to_tensor
 from ..io.textures import Progress
 from ..io.weights import file_sha256
 from ..stl10 import data as stl10
-from .networks import CELL, WINDOW
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from .networks import WINDOW
+from .options import CELL
 
 _LONGEST = 640  # pixels of the longer side to which images are shrunk
 _LARGE = 400  # pixels of a side from which a copy of size 1 is half of the image, so that none is enlarged
@@ -182,11 +178,10 @@ def window_means(maps: Tensor, places: np.ndarray) -> Tensor:
 
 
 class CopyPairs(NamedTuple):
-    """Pairs of copies to compare: indices of images, of two copies and of a window, [B] each."""
+    """Pairs of copies to compare: indices of images [B], of two copies [B, 2] and of a window [B]."""
 
     images: np.ndarray
     copies: np.ndarray
-    others: np.ndarray
     windows: np.ndarray
 
 
@@ -195,7 +190,8 @@ def draw_pairs(copies: Sequence[Copies], count: int, generator: np.random.Genera
     kinds, windows = copies[0].profiles.shape[:2]
     first = generator.integers(kinds, size=count)
     other = (first + generator.integers(1, kinds, size=count)) % kinds
-    return CopyPairs(generator.integers(len(copies), size=count), first, other, generator.integers(windows, size=count))
+    both = np.stack([first, other], 1)
+    return CopyPairs(generator.integers(len(copies), size=count), both, generator.integers(windows, size=count))
 
 
 def ratio_loss(predicted: Tensor, octaves: Tensor) -> Tensor:

@@ -1,11 +1,9 @@
 """Scale fields: the apparent scale at every pixel of an image."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,28 +11,12 @@ from torch import Tensor
 
 from ..io.images import luma
 from ..io.textures import Progress
+from .networks import ScaleEstimator
 
 _BUDGET = 1_300_000  # pixels per forward pass, as far as strips of the image allow
 _FLOOR = 4.0  # standard deviation of the luma around its local mean, of 255, for a contrast of one half
 _NEAR = 2  # radius in cells over which the contrast around a cell is averaged
 _MIN_WEIGHT = 1e-3  # weight of a window without confidence, so that places with no other window have a value
-
-
-class Estimator(Protocol):
-    """Reads apparent scale from images, such as a `ScaleEstimator`. Lengths are in pixels."""
-
-    cell: int  # stride of the feature maps
-    window: int  # side of the windows that the readout was trained for
-    reach: int  # radius of the receptive field
-
-    def maps(self, images: Tensor) -> Tensor:
-        """Compute feature maps of RGB images [B, 3, H, W] from 0 to 255: [B, C, S, h, w], with h = ceil(H / cell)."""
-
-    def read(self, profiles: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return octaves [N], up to a constant, and their sharpness from 0 to 1 [N] of all windows of an image.
-
-        Windows of more weight [N] have more contrast.
-        """
 
 
 class Field(NamedTuple):
@@ -58,7 +40,7 @@ class Windows(NamedTuple):
     lefts: list[int]
 
     @classmethod
-    def of(cls, estimator: Estimator, image: Tensor, window: int | None, step: int | None) -> Windows:
+    def of(cls, estimator: ScaleEstimator, image: Tensor, window: int | None, step: int | None) -> "Windows":
         """Return the windows of an image [3, H, W]; arguments as in `scale_field`."""
         if image.ndim != 3 or image.shape[0] != 3 or not min(image.shape):
             raise ValueError(f"scale_field: expected an image [3, H, W], got shape {tuple(image.shape)}")
@@ -80,7 +62,7 @@ class Windows(NamedTuple):
 
 
 def scale_field(
-    estimator: Estimator,
+    estimator: ScaleEstimator,
     image: Tensor,
     *,
     window: int | None = None,
@@ -105,7 +87,7 @@ def scale_field(
 
 
 def cell_field(
-    estimator: Estimator,
+    estimator: ScaleEstimator,
     image: Tensor,
     *,
     window: int | None = None,
@@ -119,7 +101,7 @@ def cell_field(
 
 @torch.no_grad()
 def window_profiles(
-    estimator: Estimator, image: Tensor, windows: Windows | None = None, progress: Progress | None = None
+    estimator: ScaleEstimator, image: Tensor, windows: Windows | None = None, progress: Progress | None = None
 ) -> Tensor:
     """Average the feature maps of an image [3, H, W] over windows: [N, C, S], row by row."""
     windows = windows or Windows.of(estimator, image, None, None)
@@ -128,7 +110,7 @@ def window_profiles(
 
 
 @torch.no_grad()
-def blended_field(estimator: Estimator, image: Tensor, profiles: Tensor, windows: Windows | None = None) -> Field:
+def blended_field(estimator: ScaleEstimator, image: Tensor, profiles: Tensor, windows: Windows | None = None) -> Field:
     """Read the scale profiles of the windows of an image, [N, C, S], and blend the octaves to a field of cells."""
     windows = windows or Windows.of(estimator, image, None, None)
     detail = _detail(image, estimator.cell)
@@ -182,7 +164,7 @@ def color_range(field: Field) -> float:
     return max(0.5, round(weighted_quantile(field.octaves.abs(), field.confidence, 0.98), 2))
 
 
-def _strips(estimator: Estimator, image: Tensor, progress: Progress | None) -> Iterator[Tensor]:
+def _strips(estimator: ScaleEstimator, image: Tensor, progress: Progress | None) -> Iterator[Tensor]:
     """Yield the feature maps of an image from top to bottom, [C, S, rows, w] each, as if computed in one piece.
 
     Every strip gets a margin of the receptive field. It has at least as many rows as the margin, so that time grows

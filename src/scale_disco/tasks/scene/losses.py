@@ -1,7 +1,5 @@
 """The module that trains readouts."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -9,8 +7,9 @@ from ..runs.batches import Batch, Dataset
 from ..runs.modules import TrainingModule
 from ..runs.options import RunOptions
 from .copies import LOSSES
+from .options import SceneTrainOptions
 from .readout import Equivariant, Readout
-from .training import ProfilePairDataset, SceneOptions
+from .training import ProfilePairDataset
 
 _PREPARATION_PAIRS = 1024  # from which the readout takes the strength of channels
 _TOLERANCE = 0.25  # octaves of error of a correct prediction
@@ -26,7 +25,7 @@ class ReadoutModule(TrainingModule):
     network: Readout
 
     def __init__(self, network: nn.Module, options: RunOptions, *, steps: int) -> None:
-        assert isinstance(options, SceneOptions)
+        assert isinstance(options, SceneTrainOptions)
         super().__init__(network, options, steps=steps)
         self.pair_loss = LOSSES[options.loss]
 

@@ -5,8 +5,6 @@ a *scale profile* [512, 9]: the response of every channel at every scale. An obj
 an octave further along the axis. A readout (`readout.py`) maps profiles to octaves, up to a constant.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial
@@ -20,16 +18,17 @@ from ...convert import to_scale_equivariant
 from ...convert.layers import FoldedConv, is_spatial
 from ...convert.surgery import replace_modules
 from ...fold import fold, unfold
-from ...models.checkpoints import PACKAGES, download_weights, read_checkpoint
+from ...models.checkpoints import read_checkpoint, weight_file
 from ...models.resnet import ResNet, cnn, is_stride_first
 from ...nn import ScaleConv2d
 from ...scales import Scales
-from ..io.weights import PIXELS, fit_kernels, is_caffe
+from ..io.images import mirrored
+from ..io.weights import CAFFE, PIXELS, fit_kernels
+from .options import BACKBONES, CELL
 from .readout import READOUTS, Reading, Readout
 
 SCALES = Scales.geometric(2**0.25, 9)  # as many as in the paper, over two octaves
-CHANNELS, CELL, WINDOW = 512, 8, 64  # of the maps; their stride and the side of a window, in pixels
-BACKBONES = ("shift", "as-is", "hermite")
+CHANNELS, WINDOW = 512, 64  # of the maps; the side of a window, in pixels
 _RECEPTIVE_FIELD = {"shift": 99, "as-is": 99, "hermite": 135}  # pixels at the first scale, about
 _SMALLEST = 64  # side of an image, so that maps are wider than their reflection padding
 _HERMITE_WIDTH = 0.9  # of the functions at the first scale, in pixels, as in SE-SiamFC
@@ -72,7 +71,7 @@ class Backbone(nn.Module):
         if kind not in BACKBONES:
             raise ValueError(f"Backbone: kind must be one of {', '.join(BACKBONES)}, got {kind!r}")
         net, self.sha256 = _resnet(pretrained, sha256)  # None for random weights
-        pixels = "caffe" if self.sha256 is not None and is_caffe(self.sha256) else "imagenet"
+        pixels = "caffe" if self.sha256 in CAFFE else "imagenet"
         stages = Stages(net).eval()
         if pixels == "caffe":
             stages.conv1.weight.data = stages.conv1.weight.data.flip(1)  # BGR
@@ -93,19 +92,25 @@ class Backbone(nn.Module):
         self.kind, self.fingerprint = kind, f"{_NETWORK}-{kind}-{SCALES}-{self.sha256 or 'random'}"
         self.eval().requires_grad_(False)
 
-    def train(self, mode: bool = True) -> Backbone:
+    def train(self, mode: bool = True) -> "Backbone":
         """Keep evaluation mode: the network is frozen."""
         return super().train(False)
 
     def forward(self, images: Tensor) -> Tensor:
         height, width = images.shape[2:]
         images = (images - self.mean) / self.deviation
-        maps: Tensor = self.stages(_padded(images, max(0, _SMALLEST - width), max(0, _SMALLEST - height)))
+        if min(height, width) < _SMALLEST:
+            down, right = (mirrored(side, 0, max(0, _SMALLEST - side), images.device) for side in (height, width))
+            images = images[:, :, down][..., right]
+        maps: Tensor = self.stages(images)
         return maps[..., : -(-height // CELL), : -(-width // CELL)]
 
 
 class ScaleEstimator(nn.Module):
-    """Estimator of apparent scale, as `field.Estimator` describes it: a backbone and a readout of its maps.
+    """Estimator of apparent scale: a backbone and a readout of its maps.
+
+    Lengths are in pixels: `cell` is the stride of the maps, `window` the side of the windows that the readout was
+    trained for, and `reach` the radius of the receptive field.
 
     Example:
         >>> estimator = create("shift")
@@ -127,12 +132,12 @@ class ScaleEstimator(nn.Module):
         self.reach: int = getattr(backbone, "reach", 0)
 
     def maps(self, images: Tensor) -> Tensor:
-        """Compute feature maps of RGB images from 0 to 255, [B, 3, H, W] -> [B, C, S, h, w]."""
+        """Compute feature maps of RGB images from 0 to 255, [B, 3, H, W] -> [B, C, S, ceil(H / cell), ...]."""
         maps: Tensor = self.backbone(images)
         return maps
 
     def read(self, profiles: Tensor, weights: Tensor | None = None) -> Reading:
-        """Read the scale profiles of windows of one image, [N, C, S]."""
+        """Read the scale profiles of windows of one image, [N, C, S]; those of more weight [N] have more contrast."""
         return self.readout.read(profiles, weights)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -165,19 +170,9 @@ def _resnet(pretrained: File | None, sha256: str | None) -> tuple[ResNet, str | 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # the same network in every call
             return cnn(_NETWORK), None
-    path = download_weights(_NETWORK, str(pretrained), sha256) if pretrained in PACKAGES else pretrained
+    path = weight_file(pretrained, _NETWORK, sha256)
     actual = read_checkpoint(path, sha256).sha256
     return cnn(_NETWORK, pretrained=path, sha256=sha256, stride_first=is_stride_first(actual)), actual
-
-
-def _padded(images: Tensor, right: int, down: int) -> Tensor:
-    """Pad images at the right and bottom by reflection, repeatedly if needed."""
-    while right or down:
-        more = min(right, images.shape[3]), min(down, images.shape[2])
-        images = torch.cat([images, images.flip(3)[..., : more[0]]], 3)
-        images = torch.cat([images, images.flip(2)[..., : more[1], :]], 2)
-        right, down = right - more[0], down - more[1]
-    return images
 
 
 class _HermiteConv(nn.Module):

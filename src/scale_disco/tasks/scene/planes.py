@@ -3,8 +3,6 @@
 Pixel i of an image or a texture covers the interval from i to i + 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...resample import resample_matrix
+from ...resampling import resample_matrix
 from ..io.textures import SourceImage, source_images, textures
 
 SIDE = 256  # of a texture, in texels
@@ -198,32 +196,26 @@ def _tiles(length: int) -> list[range]:
     return [range(start, min(start + _TILE, length)) for start in range(0, length, _TILE)]
 
 
-class _Footprints(NamedTuple):
-    """Positions in the texture, and the lengths in texels of a step by one pixel right and down."""
+def _footprints(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return positions in the texture for all columns x and rows y, [Y, X] each: u and v.
 
-    u: Tensor
-    v: Tensor
-    right: Tensor
-    down: Tensor
-
-    @classmethod
-    def of(cls, matrix: Tensor, x: Tensor, y: Tensor) -> _Footprints:
-        """Return the footprints of all columns x and rows y, [Y, X] each."""
-        (ux, uy, u0), (vx, vy, v0), (wx, wy, w0) = matrix.tolist()
-        y = y[:, None]
-        inverse = 1 / (wx * x + wy * y + w0)
-        u, v = (ux * x + uy * y + u0) * inverse, (vx * x + vy * y + v0) * inverse
-        right = torch.hypot(ux - u * wx, vx - v * wx) * inverse
-        down = torch.hypot(uy - u * wy, vy - v * wy) * inverse
-        return cls(u, v, right, down)
+    Then follow the lengths in texels of a step by one pixel right and down.
+    """
+    (ux, uy, u0), (vx, vy, v0), (wx, wy, w0) = matrix.tolist()
+    y = y[:, None]
+    inverse = 1 / (wx * x + wy * y + w0)
+    u, v = (ux * x + uy * y + u0) * inverse, (vx * x + vy * y + v0) * inverse
+    right = torch.hypot(ux - u * wx, vx - v * wx) * inverse
+    down = torch.hypot(uy - u * wy, vy - v * wy) * inverse
+    return u, v, right, down
 
 
-def _tile(stack: _Blurred, matrix: Tensor, rows: range, columns: range) -> Tensor:
+def _tile(stack: "_Blurred", matrix: Tensor, rows: range, columns: range) -> Tensor:
     """Render a tile, [3, rows, columns]."""
     ny, nx = _samples(matrix, rows, columns)
     rows, columns = (range(pixels.start - _MARGIN, pixels.stop + _MARGIN) for pixels in (rows, columns))
-    places = _Footprints.of(matrix, _centers(columns, nx), _centers(rows, ny))
-    fine = stack.sample(places.u, places.v, _BLUR * torch.maximum(places.right / nx, places.down / ny))
+    u, v, right, down = _footprints(matrix, _centers(columns, nx), _centers(rows, ny))
+    fine = stack.sample(u, v, _BLUR * torch.maximum(right / nx, down / ny))
     shrink_y, shrink_x = (
         resample_matrix(len(pixels) * count, 1 / count, antialias=True)[_MARGIN:-_MARGIN].float()
         for pixels, count in ((rows, ny), (columns, nx))
@@ -233,7 +225,7 @@ def _tile(stack: _Blurred, matrix: Tensor, rows: range, columns: range) -> Tenso
 
 def _samples(matrix: Tensor, rows: range, columns: range) -> tuple[int, int]:
     """Return the samples per pixel down and right: two per narrow width of the pixel's footprint, within bounds."""
-    _, _, right, down = _Footprints.of(matrix, _centers(columns), _centers(rows))
+    _, _, right, down = _footprints(matrix, _centers(columns), _centers(rows))
     w = matrix[2, 0] * _centers(columns) + matrix[2, 1] * _centers(rows)[:, None] + matrix[2, 2]
     area, total = torch.linalg.det(matrix) / w**3, right**2 + down**2
     wide = ((total + (total**2 - 4 * area**2).clamp_min(0).sqrt()) / 2).sqrt()  # larger singular value of J

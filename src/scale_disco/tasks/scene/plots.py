@@ -1,18 +1,12 @@
 """Plots of scale fields and of how well readouts predict scale."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..io.figures import finish, new_figure
+from ..io.figures import Figure, finish, new_figure
 from ..io.images import luma
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _COLORMAP = "plasma"  # sequential and never gray, which stands for no confidence
 _CONFIDENT = 0.25  # confidence of full opacity

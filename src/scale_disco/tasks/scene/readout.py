@@ -5,8 +5,6 @@ to a number by a small trained network. The others compare profiles: how far mus
 the other?
 """
 
-from __future__ import annotations
-
 import hashlib
 from abc import abstractmethod
 from typing import NamedTuple
@@ -240,7 +238,7 @@ class Shift(Readout):
             least.append(costs.amin(-1))
         return torch.cat(octaves), torch.cat(least)
 
-    def _costs(self, x: _Sums, y: _Sums, cross: Tensor) -> Tensor:
+    def _costs(self, x: "_Sums", y: "_Sums", cross: Tensor) -> Tensor:
         """Return the variance of the difference of profiles for every shift, [..., M].
 
         It is computed from products of scales of both, [..., S, S], so that shifts cost almost nothing.
@@ -262,7 +260,7 @@ class _Sums(NamedTuple):
     channels: Tensor
 
     @classmethod
-    def of(cls, profiles: Tensor) -> _Sums:
+    def of(cls, profiles: Tensor) -> "_Sums":
         products = torch.einsum("ncs,nck->nsk", profiles, profiles)
         return cls(profiles.sum(1), products, products.new_full((len(profiles), 1), profiles.shape[1]))
 

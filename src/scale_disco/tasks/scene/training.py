@@ -1,13 +1,10 @@
 """Training of readouts for scene geometry (Sec. 4.4): by how much copies of an image were resized."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import random
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,54 +16,17 @@ from ...models.checkpoints import PACKAGES
 from ..runs.batches import Dataset, combined_seed
 from ..runs.evaluate import trained
 from ..runs.experiments import Experiment, Progress, TrainingData
-from ..runs.options import OptimizerOptions, at_least, option
-from ..runs.recipe import Recipe
 from ..runs.record import METADATA, options_of, read_record
-from .copies import LOSSES, Copies, CopyPairs, Sizes, draw_pairs, find, read_copies
-from .networks import BACKBONES, CHANNELS, SCALES, Backbone, ScaleEstimator
+from .copies import Copies, CopyPairs, draw_pairs, find, read_copies
+from .networks import CHANNELS, SCALES, Backbone, ScaleEstimator
+from .options import SceneTrainOptions
 from .readout import READOUTS, Readout
 
-_MODELS = [f"scene/{name}" for name in READOUTS if name != "shift"]  # which has no parameters
 _VALIDATION_PAIRS = 1024  # at most
-RECIPES = {"small": Recipe(10, 256, 1e-3, "cosine", weight_decay=1e-5)}
-
-
-@dataclass(frozen=True)
-class SceneOptions(OptimizerOptions):
-    """Options of a readout that is trained on pairs of resized copies of images."""
-
-    experiment = "scene"
-    recipes = RECIPES
-    named = ("model", "seed")
-
-    model: str = option("scene/equivariant", f"readout: {', '.join(_MODELS)}", choices=_MODELS)
-    recipe: str = option("small", "small (10 epochs)", choices=RECIPES)
-    backbone: str = option("shift", f"frozen network: {', '.join(BACKBONES)}", choices=BACKBONES)
-    pretrained: str | None = option(None, "weights of a ResNet-50: a file, torchvision or timm")
-    loss: str = option("log", "loss of ratios (ratio, the paper's) or of their logarithms (log)", choices=LOSSES)
-    span: float | None = option(
-        None, "maximum change of scale of the copies, in octaves (default: factors from 0.5 to 2, as in the paper)"
-    )
-    copies: int = option(6, "resized copies per image")
-    windows: int = option(24, "windows per image")
-    pairs: int = option(4096, "pairs of windows per epoch", rule=at_least(2))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.sizes  # checks its own values
-
-    @property
-    def sizes(self) -> Sizes:
-        """How copies are drawn."""
-        return Sizes(self.copies, self.windows, self.span, seed=self.seed)
-
-    @property
-    def run_name(self) -> str:
-        return f"{self.model.replace('/', '-')}-{self.backbone}-{self.recipe}-{self.seed}"
 
 
 def make_data(
-    options: SceneOptions, folder: Path, *, cache: Path | None = None, progress: Progress | None = None
+    options: SceneTrainOptions, folder: Path, *, cache: Path | None = None, progress: Progress | None = None
 ) -> TrainingData:
     """Return scale profiles of resized copies of the images in a folder, some of them held out for validation."""
     images = find(folder)
@@ -89,13 +49,13 @@ def make_data(
     return TrainingData(train, validation, metadata)
 
 
-def make_model(options: SceneOptions, metadata: Mapping[str, Any]) -> nn.Module:
+def make_model(options: SceneTrainOptions, metadata: Mapping[str, Any]) -> nn.Module:
     """Return the readout."""
     return READOUTS[options.model.removeprefix("scene/")](CHANNELS, SCALES)
 
 
 EXPERIMENT = Experiment(
-    SceneOptions,
+    SceneTrainOptions,
     make_data,
     make_model,
     subject="things",
@@ -103,7 +63,6 @@ EXPERIMENT = Experiment(
     metadata={"name": str, "pictures": int, "content": str, "weights": str},
     training_module="scene.losses:ReadoutModule",
     test_command="disco test scene RUN",
-    caches=True,
     cache_folder="profiles",
 )
 
@@ -124,21 +83,17 @@ class ProfilePairDataset(Dataset):
         """Return the scale profiles of both copies, [B, 2, C, S]."""
         pairs = self.pairs(epoch)
         return torch.stack(
-            [self.copies[pairs.images[row]].profiles[_both(pairs, row), pairs.windows[row]] for row in rows]
+            [self.copies[pairs.images[row]].profiles[pairs.copies[row], pairs.windows[row]] for row in rows]
         ).float()
 
     def targets(self, rows: Sequence[int], epoch: int) -> Tensor:
         """Return by how many octaves the first copy is larger, [B]."""
         pairs = self.pairs(epoch)
-        octaves = torch.stack([self.copies[pairs.images[row]].octaves[_both(pairs, row)] for row in rows])
+        octaves = torch.stack([self.copies[pairs.images[row]].octaves[pairs.copies[row]] for row in rows])
         return octaves[:, 0] - octaves[:, 1]
 
     def _pairs(self, epoch: int) -> CopyPairs:
         return draw_pairs(self.copies, self.count, np.random.default_rng(combined_seed(self.seed, epoch)))
-
-
-def _both(pairs: CopyPairs, row: int) -> list[int]:
-    return [int(pairs.copies[row]), int(pairs.others[row])]
 
 
 def scene_estimator(run: Path, pretrained: str | None = None) -> ScaleEstimator:
@@ -148,7 +103,7 @@ def scene_estimator(run: Path, pretrained: str | None = None) -> ScaleEstimator:
     """
     record = read_record(run)
     options = options_of(record)
-    if not isinstance(options, SceneOptions):
+    if not isinstance(options, SceneTrainOptions):
         raise ValueError(f"{run} is a run of {options.experiment}, not of scene")
     readout = trained(run)
     assert isinstance(readout, Readout)

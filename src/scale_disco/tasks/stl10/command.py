@@ -1,25 +1,13 @@
 """`disco data stl10`: download STL-10, or verify existing files."""
 
-import argparse
-from pathlib import Path
-
 from ..io.terminal import Progress, say, show
 from .data import ARCHIVE, PARTS, check_stl10, download, find, read_stl10
-
-OPTIONS = ("--root", "--check", "--download")
-
-
-def add(group: argparse._ArgumentGroup, source: argparse._MutuallyExclusiveGroup) -> None:
-    """Add the options of this data set."""
-    source.add_argument("--root", type=Path, metavar="DIR", help="folder with STL-10's files (default: OUT)")
-    group.add_argument(
-        "--check", action="store_true", help="recompute the checksums, and fail for other files than STL-10's"
-    )
+from .options import Stl10DataOptions
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: Stl10DataOptions) -> None:
     """List the files of the data set, after the download if requested."""
-    root = options.root or options.out
+    root = options.data or options.out
     if options.download:
         with Progress("STL-10") as progress:
             download(options.out, progress)

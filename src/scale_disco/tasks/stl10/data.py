@@ -21,8 +21,8 @@ import numpy as np
 
 from ...files import locked, make_folder, parse_json, plain, read_bytes, reason, write, written_atomically
 from .images import ImageSet
+from .options import SIDE
 
-SIDE = 96
 PARTS = ("train", "test")
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 MEAN, STD = (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713)  # those of the authors of the paper

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from .data import PARTS, SIDE, read_stl10
+from .data import PARTS, read_stl10
 from .folder import read_folder
 from .images import ImageSet
-
-FORMATS = ("stl10", "folder")
+from .options import FORMATS, SIDE
 
 
 def load_images(

@@ -12,7 +12,7 @@ from ..io.report import table
 from ..runs.plots import Point
 from ..runs.record import METADATA
 from ..runs.tables import Outcome, RunGroup, TableRow, over_runs
-from .training import RECIPES
+from .options import RECIPES
 
 
 class Table2Entry(NamedTuple):

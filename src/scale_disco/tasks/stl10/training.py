@@ -1,9 +1,7 @@
 """Training on STL-10 or on images in folders, the experiment of Tables 2 and 3."""
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,84 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...models import create_model, default_options, list_models
-from ..equivariance.bases import SETTINGS
-from ..equivariance.networks import error_of_layers
+from ...models import create_model
+from ..equivariance.bases import SETTINGS, error_of_layers
 from ..runs.batches import LabeledDataset
 from ..runs.experiments import Evaluation, Experiment, Progress, ScaleBin, TrainingData
-from ..runs.options import FRACTION, NetworkOptions, at_least, flag, option
-from ..runs.recipe import Recipe
 from .augment import Augmentation
-from .data import SIDE, read_stl10
+from .data import read_stl10
 from .folder import ImageFile, contents, decode, list_images
 from .images import ImageSet
-from .load import FORMATS, load_images
+from .load import load_images
+from .options import Stl10Options
 
 _SIZES = (0.5, 2**-0.5, 2**0.5, 2.0)  # of test images over those in training
 _EQUIVARIANCE_IMAGES = 64
-
-_SGD: dict[str, Any] = {"optimizer": "sgd", "weights": "last", "weight_decay": 5e-4}
-RECIPES = {
-    "paper": Recipe(epochs=1000, batch=128, learning_rate=0.1, schedule="drops", **_SGD),
-    "fast": Recipe(epochs=30, batch=32, learning_rate=0.05, schedule="cosine", **_SGD),
-}
-# Where the authors' script differs from the rest of the paper.
-_EXCEPTIONS: dict[tuple[str, str], dict[str, Any]] = {
-    ("paper", "stl10/disco"): {"batch": 64, "learning_rate": 0.05, "weight_decay": 1e-3}
-}
-_MODELS = list_models("stl10")
-_LAYOUTS, _POOLS = ("projected", "plain", "interscale"), ("max", "mean", "blur", "stride")
-
-
-@dataclass(frozen=True)
-class Stl10Options(NetworkOptions):
-    """Options of a run on STL-10, or on images in folders."""
-
-    experiment = "stl10"
-    recipes = RECIPES
-    named = ("model", "depth", "width", "recipe", "seed")
-
-    model: str = option("stl10/disco", f"network: {', '.join(_MODELS)}", choices=_MODELS)
-    recipe: str = option("fast", "paper (1000 epochs, four drops) or fast (30 epochs, cosine)", choices=RECIPES)
-    holdout: float = option(0.0, "fraction of the training images held out for validation", rule=FRACTION)
-    depth: int = option(16, "depth of the network: 10, 16, 22...")
-    width: int = option(8, "width multiplier of the network")
-    dropout: float = option(0.3, "dropout probability in every block")
-    layout: str | None = option(
-        None, "where SESN and DISCO combine scales: projected (default), plain or interscale", choices=_LAYOUTS
-    )
-    pools: str | None = option(None, "downsampling of DISCO: max (default), mean, blur or stride", choices=_POOLS)
-    basis_steps: int | None = option(
-        None, "stop the gradient descent to the basis of DISCO after this many steps (Table 3)", rule=at_least(0)
-    )
-    format: str = option("stl10", "stl10 (binary files) or folder (a folder of images per class)", choices=FORMATS)
-    side: int = option(SIDE, "side of the images of --format folder, which are cropped and resized", rule=at_least(16))
-    fold: int | None = option(None, "train on one of the ten folds of STL-10, 0 to 9")
-    test_share: float | None = option(None, "fraction of every class to test on, for folders without train and test")
-    smoothing: float = option(0.0, "label smoothing, such as 0.1", rule=FRACTION)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        known = default_options(self.model)
-        for name in self.model_options():
-            if name not in known:
-                raise ValueError(f"{flag(name)} is not an option of {self.model}")
-        with torch.device("meta"):  # the network checks its own options
-            create_model(self.model, depth=self.depth, width=self.width, dropout=self.dropout)
-
-    @property
-    def base_recipe(self) -> Recipe:
-        return dataclasses.replace(super().base_recipe, **_EXCEPTIONS.get((self.recipe, self.model), {}))
-
-    @property
-    def run_name(self) -> str:
-        steps = "" if self.basis_steps is None else f"-{self.basis_steps}"
-        return f"{self.model.replace('/', '-')}{steps}-{self.depth}-{self.width}-{self.recipe}-{self.seed}"
-
-    def model_options(self) -> dict[str, Any]:
-        """Return the options of the network, as far as they are given."""
-        names = ("depth", "width", "dropout", "layout", "pools", "basis_steps")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 def make_data(
@@ -165,7 +98,6 @@ EXPERIMENT = Experiment(
     make_data,
     make_model,
     make_evaluation,
-    caches=True,
     metadata=dict(name=str, classes=list[str], mean=list[float], deviation=list[float], train=str, test=str),
 )
 

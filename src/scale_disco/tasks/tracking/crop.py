@@ -3,8 +3,6 @@
 Pixel i covers the interval from i to i + 1, so the center of a box [x, y, w, h] is (x + w / 2, y + h / 2).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

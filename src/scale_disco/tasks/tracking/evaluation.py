@@ -4,8 +4,6 @@ A tracker gets the box of the first frame and runs once to the last. Frames with
 ignored; got10k and the scripts of OTB, where they are rare, count them as failures.
 """
 
-from __future__ import annotations
-
 import collections.abc
 import json
 import math

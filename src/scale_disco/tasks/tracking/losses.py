@@ -1,7 +1,5 @@
 """Losses of trackers, and the module that trains them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -12,7 +10,7 @@ from ..runs.batches import Batch, Dataset
 from ..runs.modules import TrainingModule
 from ..runs.options import RunOptions
 from .networks import STRIDE, Siamese
-from .training import TrackerOptions
+from .options import TrackerOptions
 
 _RADIUS = 2.0  # cells around the target that are positive, L1 distance
 _TEMPERATURE = 20.0  # factor of cosines before the softmax

@@ -5,8 +5,6 @@ crop what padding has touched, so that features do not depend on the position. S
 the paper's DISCO tracker compute them at several scales. Crops are RGB from 0 to 255; the networks normalize them.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -19,7 +17,7 @@ from torch import Tensor, nn
 from ...basis import DiscreteBasis, HermiteBasis
 from ...convert import ScaleEquivariant, to_scale_equivariant
 from ...fold import fold, unfold
-from ...models.checkpoints import read_checkpoint
+from ...models.checkpoints import read_checkpoint, weight_file
 from ...nn import ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleMaxPool2d, ScaleProject
 from ...scales import Scales, as_scales
 from ..io.weights import PIXELS
@@ -396,7 +394,8 @@ def _with_weights(net: Siamese, who: str, pretrained: File | None, sha256: str |
         if sha256 is not None or pixels is not None:
             raise ValueError(f"{who}: sha256 and pixels require pretrained")
         return net
-    for name, value in transfer(net.features, read_checkpoint(pretrained, sha256), who, pixels).items():
+    checkpoint = read_checkpoint(weight_file(pretrained, "resnet50", sha256), sha256)
+    for name, value in transfer(net.features, checkpoint, who, pixels).items():
         own = net.get_buffer(name)
         if value.shape != own.shape:
             raise ValueError(f"{who}: {pretrained} does not fit: {name} has {value.numel()} values, not {own.numel()}")

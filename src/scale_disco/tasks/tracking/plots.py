@@ -1,15 +1,9 @@
 """Plots of tracking results: success, precision and object size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from ..io.figures import OURS, finish, new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..io.figures import OURS, Figure, finish, new_figure
 
 
 def plot_success(

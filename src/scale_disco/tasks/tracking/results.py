@@ -1,7 +1,5 @@
 """Result files of trackers: ours, in a format that other toolkits read, and those of other toolkits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

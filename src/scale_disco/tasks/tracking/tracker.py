@@ -1,12 +1,9 @@
 """Trackers, with two methods: `init` on the first frame, `update` on every later one; and the loop that calls them."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -18,8 +15,8 @@ from ...export import bake
 from ..io.video import Box, Frame
 from .crop import crops, exemplar_side, mean_color
 from .networks import EXEMPLAR, INSTANCE, STRIDE, Siamese, Template
+from .options import MODES, MOTIONS, MotionParameters
 
-MODES = ("pyramid", "axis", "fixed")
 _UPSAMPLING = 16  # of score maps
 _CALIBRATION = (-0.5, -0.25, 0.0, 0.25, 0.5)  # magnifications of the first frame, in octaves
 _MIN_STEP = 0.01  # between calibrated responses
@@ -107,38 +104,6 @@ class StaticBoxTracker:
         """Return the stored box."""
         check_frame("StaticBoxTracker", image)
         return TrackedBox(self.box, 1.0)
-
-
-@dataclass(frozen=True)
-class MotionParameters:
-    """Motion hyper-parameters. `MOTIONS` has published values for other networks and benchmarks.
-
-    Args:
-        step: Scale step: ratio between neighboring search crops of a pyramid.
-        rate: Scale learning rate: fraction of a scale change applied per frame; in mode "axis" at a cosine of 1.
-        penalty: Scale penalty: factor on scores of a scale change by one step.
-        window: Window influence: weight of the cosine window around the last position.
-    """
-
-    step: float = 1.0375
-    rate: float = 0.59
-    penalty: float = 0.9745
-    window: float = 0.35
-
-    def __post_init__(self) -> None:
-        for name, low, high in (("step", 1, 2), ("rate", 0, 1), ("penalty", 0, 1), ("window", 0, 1)):
-            if not low <= (value := getattr(self, name)) <= high:
-                raise ValueError(f"MotionParameters: {name} must be from {low} to {high}, got {value}")
-
-
-MOTIONS = {
-    "default": MotionParameters(),
-    "axis": MotionParameters(rate=1.0, penalty=0.98, window=0.3),
-    "siamfc+-otb2013": MotionParameters(1.0482, 0.3629, 0.9997, 0.3896),
-    "siamfc+-otb2015": MotionParameters(1.1897, 0.2226, 0.9370, 0.2897),
-    "se-siamfc+-otb2013": MotionParameters(1.145, 0.08, 1.0, 0.3),
-    "se-siamfc+-otb2015": MotionParameters(1.1633, 0.171, 0.9995, 0.251),
-}
 
 
 class SiameseTracker:

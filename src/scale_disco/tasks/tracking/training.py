@@ -1,87 +1,26 @@
 """Training of trackers on pairs of crops from videos, in the layouts of OTB and GOT-10k."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...basis.discrete import one_thread
-from ...models import create_model, list_models
-from ...models.checkpoints import read_checkpoint
+from ...models import create_model
+from ...models.checkpoints import read_checkpoint, weight_file
 from ..runs.batches import Dataset, combined_seed
 from ..runs.experiments import Experiment, TrainingData
-from ..runs.options import NON_NEGATIVE, NetworkOptions, at_least, between, option
-from ..runs.recipe import Recipe
 from .data import sequences as otb
 from .data.pairs import CropPair, cut_pair, draw_pair
 from .networks import INSTANCE
+from .options import TrackerOptions, UnfreezingSchedule
 
 _VALIDATION_PAIRS = 64  # at most
-_MAX_SHIFT = 64  # pixels from the center to the last cell of a score map
-_MODELS = list_models("track")
-
-
-class UnfreezingSchedule(NamedTuple):
-    """What a recipe has for trackers alone: pairs, their augmentation, and when stages of the network are trained."""
-
-    pairs: int
-    shift: float
-    zoom: float
-    trained_stages: tuple[tuple[float, int], ...]  # after which fraction of the epochs, how many of the last stages
-    norms: bool  # whether batch norms of these update their statistics
-    calibrate: bool  # whether scores are scaled to logits before the first step
-
-
-RECIPES = {
-    "small": Recipe(6, 8, 3e-4, "cosine", weights="last", clip=10.0),
-    "paper": Recipe(50, 24, 1e-2, "logarithmic", "momentum", weight_decay=1e-4, weights="last", clip=10.0),
-}
-_STAGES = ((0.0, 1), (0.1, 2), (0.2, 3), (0.3, 4), (0.5, 5), (0.6, 6), (0.7, 8))
-_UNFREEZING = {
-    "small": UnfreezingSchedule(160, 32.0, 0.6, ((0.0, 4),), norms=False, calibrate=True),
-    "paper": UnfreezingSchedule(450_000, 4.0, 0.07, _STAGES, norms=True, calibrate=False),
-}
-
-
-@dataclass(frozen=True)
-class TrackerOptions(NetworkOptions):
-    """Options of a run on pairs of crops from videos."""
-
-    experiment = "tracker"
-    recipes = RECIPES
-    named = ("model", "recipe", "seed")
-
-    model: str = option("track/disco", f"network: {', '.join(_MODELS)}", choices=_MODELS)
-    recipe: str = option("small", "small (6 epochs, last stages) or paper (50, stage after stage)", choices=RECIPES)
-    pretrained: str | None = option(None, "file of weights to start from, of a ResNet-50 or of a tracker")
-    stages: int | None = option(None, "last stages that are trained (default 4; paper: 1 to all)", rule=at_least(1))
-    pairs: int | None = option(None, "pairs of crops per epoch", rule=at_least(2))
-    shift: float | None = option(
-        None, "maximum shift of the object in a crop, in pixels (default 32; paper: 4)", rule=between(0, _MAX_SHIFT)
-    )
-    zoom: float | None = option(None, "maximum zoom in octaves (default 0.6; paper: 0.07)", rule=between(0, 2))
-    scale_weight: float = option(0.5, "weight of the scale loss, for networks with scales", rule=NON_NEGATIVE)
-
-    @property
-    def unfreezing(self) -> UnfreezingSchedule:
-        """The unfreezing schedule of the recipe, with the values that other options override."""
-        overrides = {name: value for name in ("pairs", "shift", "zoom") if (value := getattr(self, name)) is not None}
-        if self.stages is not None:
-            overrides["trained_stages"] = ((0.0, self.stages),)
-        return _UNFREEZING[self.recipe]._replace(**overrides)
-
-    def trained_stages(self, epoch: int) -> int:
-        """Return how many of the last stages are trained in an epoch, counted from 0."""
-        progress = (epoch + 1) / self.full_recipe.epochs + 1e-9
-        return max(count for start, count in self.unfreezing.trained_stages if start <= progress)
 
 
 def make_data(options: TrackerOptions, folder: Path) -> TrainingData:
@@ -113,7 +52,9 @@ def make_initial_model(options: TrackerOptions, metadata: Mapping[str, Any]) -> 
 
 def initial_metadata(options: TrackerOptions) -> dict[str, Any]:
     """Return the checksum of the weights of `--pretrained`."""
-    return {"weights": "" if options.pretrained is None else read_checkpoint(options.pretrained).sha256}
+    if options.pretrained is None:
+        return {"weights": ""}
+    return {"weights": read_checkpoint(weight_file(options.pretrained, "resnet50")).sha256}
 
 
 EXPERIMENT = Experiment(

@@ -1,7 +1,5 @@
 """Load weights of ImageNet classifiers, SiamDW and SE-SiamFC into trackers."""
 
-from __future__ import annotations
-
 import re
 
 import torch
@@ -10,7 +8,7 @@ from torch import Tensor, nn
 
 from ...models.checkpoints import Checkpoint, load_weights
 from ...nn.conv import ScaleConvolution
-from ..io.weights import PIXELS, fit_kernels, is_caffe
+from ..io.weights import CAFFE, PIXELS, fit_kernels
 
 _PREFIX = re.compile(r"^((module|network|model|backbone|features)\.)+")  # prefixes of training scripts
 _UNUSED = re.compile(r"^(fc|head|classifier|layer[34])\.|\.basis$|(^|\.)(mean|std|deviation|gain|offset)$")
@@ -37,7 +35,7 @@ def transfer(features: nn.Module, checkpoint: Checkpoint, who: str, pixels: str 
     weights = {_renamed(name) if resnet else name: tensor for name, tensor in plain.items() if not _UNUSED.search(name)}
     normalization = _normalization(plain, pixels)
     if normalization is None:
-        pixels = pixels or ("caffe" if is_caffe(checkpoint.sha256) else "imagenet" if resnet else "raw")
+        pixels = pixels or ("caffe" if checkpoint.sha256 in CAFFE else "imagenet" if resnet else "raw")
         normalization = dict(zip(("mean", "deviation"), map(torch.tensor, PIXELS[pixels]), strict=True))
         if pixels == "caffe" and "conv1.weight" in weights:
             weights["conv1.weight"] = weights["conv1.weight"].flip(1)  # from BGR to RGB

@@ -15,7 +15,6 @@ import pytest
 import torch
 from PIL import Image
 
-from scale_disco import cli
 from scale_disco.cli import main
 from scale_disco.tasks.io import terminal
 from scale_disco.tasks.io.images import read_image, size_of
@@ -35,7 +34,6 @@ def opened(monkeypatch):
     """Use the estimator of waves; the options of every time it was opened."""
     calls = []
     monkeypatch.setattr(cli_scene, "open_estimator", lambda options: calls.append(options) or Waves())
-    monkeypatch.setattr(cli, "_GROUPS", {"scene": (cli_scene,)})
     return calls
 
 
@@ -233,7 +231,7 @@ def test_a_constant_image_has_an_empty_field(tmp_path, capsys):
         ("--frames 3", "--frames is for videos, got "),
         ("--every 3", "--every is for videos, got "),
         ("--every 0", "--every must be at least 1, got 0"),
-        ("--run nowhere", "--run must be the folder of a run of `disco train scene`, got nowhere"),
+        ("--run nowhere", "--run: no folder nowhere"),
         ("--device nonsense", "device 'nonsense' is not available; available: cpu"),
     ],
 )
@@ -244,7 +242,7 @@ def test_invalid_options_are_refused(words, message, tmp_path, capsys):
 
 
 def test_invalid_sources_are_refused(tmp_path, capsys):
-    assert f"no file and no folder {tmp_path / 'nothing'}" in refused(capsys, tmp_path / "nothing")
+    assert f"no file or folder {tmp_path / 'nothing'}" in refused(capsys, tmp_path / "nothing")
     assert f"no images in {tmp_path} (looked for " in refused(capsys, tmp_path)
     (tmp_path / "text.txt").write_text("no video")
     assert "text.txt: Invalid data found" in refused(capsys, tmp_path / "text.txt", "--out", tmp_path / "out")
@@ -395,14 +393,13 @@ def test_progress_includes_parts_of_images(tmp_path, capsys, monkeypatch):
 SLOW = """
 import sys, time
 from scale_disco import cli
-from scale_disco.cli import scene
+from scale_disco.tasks.scene.commands import scene
 from tests.tasks.scene.estimators import Waves
 class Slow(Waves):
     def maps(self, images):
         time.sleep(0.3)
         return super().maps(images)
 scene.open_estimator = lambda options: Slow()
-cli._GROUPS = {"scene": (scene,)}
 sys.exit(cli.main(sys.argv[1:]))
 """
 

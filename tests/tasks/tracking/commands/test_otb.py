@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from scale_disco.cli import main
-from scale_disco.tasks.tracking.commands.options import tracker_fingerprint
+from scale_disco.tasks.tracking.commands.chosen import tracker_fingerprint
 from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.plots import plot_success
 from scale_disco.tasks.tracking.results import Result, write_result
@@ -163,7 +163,7 @@ def test_the_success_plot_has_scores_and_highlights_ours(videos, others, capsys)
 
 
 def test_the_fingerprint_depends_on_weights_and_mode(tmp_path):
-    options = Namespace(tracker=str(tmp_path), mode="axis", motion=None, weights=None)
+    options = Namespace(tracker=str(tmp_path), mode="axis", motion=None, pretrained=None)
     fingerprints = {tracker_fingerprint(options)}
     for content in (b"one", b"two"):
         (tmp_path / "best.safetensors").write_bytes(content)
@@ -172,7 +172,7 @@ def test_the_fingerprint_depends_on_weights_and_mode(tmp_path):
         assert tracker_fingerprint(options) in fingerprints
     options.mode = "pyramid"
     fingerprints.add(tracker_fingerprint(options))
-    options.weights = tmp_path / "notes.txt"
+    options.pretrained = str(tmp_path / "notes.txt")
     assert len({*fingerprints, tracker_fingerprint(options)}) == 5
     (tmp_path / "below").mkdir()
     again = Namespace(**vars(options) | {"tracker": str(tmp_path / "below" / "..")})

@@ -21,9 +21,9 @@ from PIL import Image
 from scale_disco.cli import main
 from scale_disco.tasks.io import terminal
 from scale_disco.tasks.io.video import Frame, VideoSource, open_video
-from scale_disco.tasks.tracking import TrackedBox
 from scale_disco.tasks.tracking.commands import track as cli_track
 from scale_disco.tasks.tracking.commands import window as cli_window
+from scale_disco.tasks.tracking.tracker import TrackedBox
 from tests.conftest import PATIENCE, ROOT
 from tests.tasks.tracking.sequences import moving, write_otb
 from tests.tasks.tracking.video_files import SIDE, place, truncate, write_images, write_video
@@ -384,7 +384,7 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from scale_disco.cli import main
-from scale_disco.tasks.tracking import StaticBoxTracker
+from scale_disco.tasks.tracking.tracker import StaticBoxTracker
 from scale_disco.tasks.tracking.commands import track
 class Slow(StaticBoxTracker):
     def update(self, image):
@@ -580,7 +580,7 @@ def test_windows_fit_on_the_screen(screen):
             window.root.after(200, user)  # again, if the window had no focus yet
 
         window.root.after(100, user)
-        window.root.after(30_000, window.close)
+        window.root.after(1000 * PATIENCE, window.close)
         assert window.drawn_box(image) == pytest.approx((80, 40, 120, 80))
         window.close()
         assert not window.show(image)

@@ -1,8 +1,5 @@
 """Output files of `disco scene`: their names, and a note in JSON that says what they are."""
 
-from __future__ import annotations
-
-import argparse
 import io
 import json
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ from torch import Tensor
 from ....files import plain, read_json, reason, write
 from ...io.arrays import parse_npy
 from ..field import Field
+from ..options import SceneOptions
 
 ARRAYS, _NOTE = (".npy", "-confidence.npy"), ".json"
 _FIGURES = {False: (".png", "-overlay.png"), True: (".mp4",)}  # of images, of videos
@@ -35,7 +33,7 @@ class Job(NamedTuple):
         """Return the path of a file by the end of its name."""
         return self.out / f"{self.name}{end}"
 
-    def files(self, options: argparse.Namespace) -> list[Path]:
+    def files(self, options: SceneOptions) -> list[Path]:
         """Return the files that are requested."""
         return [self.file(end) for end in (*ARRAYS, *(() if options.no_figure else _FIGURES[self.video]))]
 

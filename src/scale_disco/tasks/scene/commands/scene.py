@@ -1,8 +1,5 @@
 """`disco scene`: scale fields of images and videos."""
 
-from __future__ import annotations
-
-import argparse
 import io
 import math
 import time
@@ -21,34 +18,15 @@ from torch import Tensor
 from ....files import make_folder, write, written_atomically
 from ...io.figures import check_figure, save_figure
 from ...io.images import SHORTEST, find_images, is_image, read_image, shrink, size_of, to_image
-from ...io.terminal import Progress, add_command, add_device, add_out, chosen_device, say, show, suggest
+from ...io.terminal import Progress, chosen_device, say, show
 from ...io.video import VideoSource, VideoWriter, counted, open_video
 from ...io.weights import fingerprint
-from ..field import Estimator, Field, cell_field, color_range, enlarged, scale_field
-from ..networks import CELL, create
+from ..field import Field, cell_field, color_range, enlarged, scale_field
+from ..networks import ScaleEstimator, create
+from ..options import SceneOptions
 from ..plots import overlay, plot_field
 from .outputs import KEY, Job, jobs_of
 
-_EXAMPLES = """\
-  disco scene street.jpg
-  disco scene photos --out fields --run runs/scene
-  disco scene photos --pretrained resnet50.safetensors --window 96 --no-figure
-  disco scene drive.mp4 --every 10 --frames 50 --out drive
-
-For every image, OUT gets NAME.npy (float32 [H, W]: apparent scale in octaves relative to the median; an octave more is
-twice as large), NAME-confidence.npy (float32 [H, W], 0 to 1), NAME.png (image and field next to each other),
-NAME-overlay.png and NAME.json (settings and results). For a video: NAME.npy and NAME-confidence.npy (float32 [T, h, w],
-a value for every 8 x 8 pixels), NAME.mp4 and NAME.json. Images with the same stem, such as a.jpg and a.png, become a
-and a-png. Images larger than --longest are shrunk first, and so are their fields.
-
-Files are written atomically. Results of an earlier call with the same input and options are reused, so that the same
-call resumes after Ctrl-C, also within a video, whose files then have the frames processed so far. Unreadable images in
-a folder are skipped and listed at the end; the exit code is 0 if any image is readable.
-
-Objects have a large apparent scale because they are near or because they are large: the scale of textures is not depth.
-"""
-
-_LONGEST = 1024
 _SETTINGS = ("window", "step", "longest", "frames", "every")  # that a field depends on
 _LISTED = 3  # skipped images that are listed
 _SAVED = 60.0  # seconds between writes of the fields of a video
@@ -56,49 +34,22 @@ _SAVED = 60.0  # seconds between writes of the fields of a video
 Step = Callable[[int, int], None]
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    scene = add_command(commands, "scene", run, "scale fields of images and videos", _EXAMPLES)
-    scene.add_argument("source", type=Path, metavar="IMAGE", help="image, folder of images, or video")
-    trained = "run of `disco train scene` (default: no training)"
-    scene.add_argument("--run", dest="run_folder", type=Path, metavar="RUN", help=trained)
-    add_pretrained(scene)
-    scene.add_argument("--window", type=int, metavar="N", help="side of a window in pixels (default: as trained, 64)")
-    scene.add_argument("--step", type=int, metavar="N", help="pixels between windows (default: a quarter of a window)")
-    longest = f"shrink longer sides to this (default {_LONGEST})"
-    scene.add_argument("--longest", type=int, default=_LONGEST, metavar="N", help=longest)
-    scene.add_argument("--frames", type=int, metavar="N", help="maximum number of fields of a video (default: all)")
-    scene.add_argument("--every", type=int, metavar="N", help="process every N-th frame of a video (default 1)")
-    scene.add_argument("--no-figure", action="store_true", help="write arrays only, no .png and no .mp4")
-    scene.add_argument("--again", action="store_true", help="do not reuse results of an earlier call")
-    add_device(scene)
-    add_out(scene, "the files into this folder (default scene)", folder=True, default=Path("scene"))
-
-
-def add_pretrained(parser: argparse._ActionsContainer) -> None:
-    """Add --pretrained, the weights of the backbone."""
-    about = "weights of the ResNet-50: a file, or torchvision or timm to download them"
-    suggest(parser.add_argument("--pretrained", metavar="FILE", help=about), ["torchvision", "timm"])
-
-
-def open_estimator(options: argparse.Namespace) -> Estimator:
+def open_estimator(options: SceneOptions) -> ScaleEstimator:
     """Return the chosen estimator, on its device."""
-    if options.run_folder is not None:
+    if options.run is not None:
         from ..training import scene_estimator
 
-        estimator = scene_estimator(options.run_folder, options.pretrained)
+        estimator = scene_estimator(options.run, options.pretrained)
     else:
         if options.pretrained is None:
             say("disco scene: the network has random weights; use --pretrained for those of a ResNet-50")
         estimator = create("shift", pretrained=options.pretrained)
-    return estimator.to(chosen_device(options))
+    return estimator.to(chosen_device(options.device))
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: SceneOptions) -> None:
     """Compute the fields, write and print."""
     source: Path = options.source
-    if not source.exists():
-        raise FileNotFoundError(f"scene: no file and no folder {source}")
     video = source.is_file() and not is_image(source)
     _check(options, video)
     paths = find_images(source) if source.is_dir() else [source]
@@ -119,17 +70,16 @@ def run(options: argparse.Namespace) -> None:
     report.print()
 
 
-def _check(options: argparse.Namespace, video: bool) -> None:
+def _check(options: SceneOptions, video: bool) -> None:
     """Raise ValueError for invalid options."""
-    for name, least in (("longest", SHORTEST), ("window", 2 * CELL), ("step", 1), ("frames", 1), ("every", 1)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise ValueError(f"--{name} must be at least {least}, got {value}")
-        if value is not None and name in ("frames", "every") and not video:
+    if options.longest < SHORTEST:
+        raise ValueError(f"--longest must be at least {SHORTEST}, got {options.longest}")
+    for name in ("frames", "every"):
+        if getattr(options, name) is not None and not video:
             raise ValueError(f"--{name} is for videos, got {options.source}")
     if options.window is not None and options.step is not None and options.step > options.window:
         raise ValueError(f"--step must be at most --window {options.window}, got {options.step}")
-    chosen_device(options)
+    chosen_device(options.device)
 
 
 def _within(progress: Step, number: int, total: int) -> Step:
@@ -137,7 +87,7 @@ def _within(progress: Step, number: int, total: int) -> Step:
     return lambda done, whole: progress(number * whole + done, total * whole)
 
 
-def _process(job: Job, writer: FieldWriter, report: Report, progress: Step) -> None:
+def _process(job: Job, writer: "FieldWriter", report: "Report", progress: Step) -> None:
     """Compute the field of an image or a video, unless an earlier call has."""
     options, key = writer.options, writer.cache_key(job)
     note = {} if options.again else job.note()
@@ -158,17 +108,15 @@ def _process(job: Job, writer: FieldWriter, report: Report, progress: Step) -> N
 class FieldWriter:
     """Computes and writes the fields of images and videos."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: SceneOptions) -> None:
         self.options = options
-        run, weights = options.run_folder, options.pretrained
-        if run is not None and not run.is_dir():
-            raise FileNotFoundError(f"--run must be the folder of a run of `disco train scene`, got {run}")
+        run, weights = options.run, options.pretrained
         sums = fingerprint(run, Path(weights) if weights and Path(weights).is_file() else None)
         # identifies the estimator
         self.weights = {"run": run is not None, "pretrained": None if sums else weights, "weights": sums}
 
     @cached_property
-    def estimator(self) -> Estimator:
+    def estimator(self) -> ScaleEstimator:
         return open_estimator(self.options)
 
     def cache_key(self, job: Job) -> dict[str, Any]:
@@ -177,7 +125,7 @@ class FieldWriter:
         settings = {name: getattr(self.options, name) for name in _SETTINGS}
         return {"bytes": status.st_size, "modified": status.st_mtime_ns, **self.weights, **settings}
 
-    def image(self, job: Job, key: dict[str, Any], image: Tensor, report: Report, progress: Step) -> None:
+    def image(self, job: Job, key: dict[str, Any], image: Tensor, report: "Report", progress: Step) -> None:
         """Write the files of an image."""
         start = time.perf_counter()
         result = self._compute(scale_field, image, progress)
@@ -190,7 +138,7 @@ class FieldWriter:
         report.rows.append(self._row(job, image, result, start, shrunk=max(size_of(job.path)) / max(image.shape)))
         job.write_note(report.rows[-1], key)
 
-    def video(self, job: Job, key: dict[str, Any], fields: list[Field], report: Report, progress: Step) -> None:
+    def video(self, job: Job, key: dict[str, Any], fields: list[Field], report: "Report", progress: Step) -> None:
         """Write the files of a video, after the fields of an earlier call. If interrupted, they have fewer frames."""
         start, saved, interruption = time.perf_counter(), time.monotonic(), None
         video, limit = open_video(str(job.path.absolute())), self.options.frames
@@ -242,7 +190,7 @@ class FieldWriter:
 
     def _compute(self, function: Callable[..., Field], image: Tensor, progress: Step | None) -> Field:
         windows = {"window": self.options.window, "step": self.options.step}
-        return function(self.estimator, image.to(chosen_device(self.options)), **windows, progress=progress)
+        return function(self.estimator, image.to(chosen_device(self.options.device)), **windows, progress=progress)
 
     def _row(self, job: Job, image: Tensor, result: Field, start: float, **more: Any) -> dict[str, Any]:
         return {
@@ -262,7 +210,7 @@ class FieldWriter:
 class Report:
     """Results of all jobs of a call, and the error that ended it."""
 
-    options: argparse.Namespace
+    options: SceneOptions
     jobs: int
     rows: list[dict[str, Any]] = field(default_factory=list)
     reused: list[str] = field(default_factory=list)

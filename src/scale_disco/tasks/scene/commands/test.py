@@ -1,8 +1,5 @@
 """`disco test scene`: scale estimators and baselines in one table."""
 
-from __future__ import annotations
-
-import argparse
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,10 +11,9 @@ from typing import Any
 
 from ...io.images import size_of
 from ...io.report import table
-from ...io.terminal import Progress, chosen_device, say, show, write_plot, write_report
+from ...io.terminal import Progress, check_outputs, chosen_device, say, show, write_plot, write_report
 from ..classical import READS, Laplacian
 from ..copies import ImageSource, Sizes, find
-from ..depth import find_pairs, read_pair
 from ..evaluation import (
     KINDS,
     Figures,
@@ -25,50 +21,39 @@ from ..evaluation import (
     Ratio,
     by_network,
     copy_figures,
+    find_pairs,
     median,
+    read_pair,
     scene_figures,
 )
 from ..networks import CHANNELS, SCALES, Backbone, ScaleEstimator
+from ..options import SceneTestOptions
 from ..planes import Rendered, planes
 from ..plots import plot_readouts
 from ..readout import Shift
-from .scene import add_pretrained
 
-OPTIONS = ("textures", "planes", "depth", "span", "pretrained", "cache")
 _WIDTH, _HEIGHT = 640, 480  # of a plane, in pixels
 _CONSTANT = "constant"
 
 
-def add(test: argparse.ArgumentParser) -> None:
-    """Add the options to the parser of `disco test`."""
-    scene = test.add_argument_group("options of disco test scene")
-    scene.add_argument("--planes", type=int, metavar="N", help="test on N textured slanted planes")
-    scene.add_argument("--textures", type=Path, metavar="DIR", help="images for planes (default: the bundled photos)")
-    depth = "test on photos NAME.jpg with depth, NAME_depth_mm.png (16 bits, mm)"
-    scene.add_argument("--depth", type=Path, metavar="DIR", help=depth)
-    span = "resize images of --data by at most X octaves (default: 0.5 to 2, as in the paper)"
-    scene.add_argument("--span", type=float, metavar="X", help=span)
-    add_pretrained(scene)
-    scene.add_argument("--cache", type=Path, metavar="DIR", help="store scale profiles of images here (10 MB each)")
-
-
-def run(options: argparse.Namespace) -> None:
+def run(options: SceneTestOptions) -> None:
     """Evaluate, print and plot."""
+    check_outputs(options.out, options.plot)
+    device = chosen_device(options.device)
     data = EvaluationData.of(options)
-    estimators = _estimators(options)
+    estimators = {name: estimator.to(device) for name, estimator in _estimators(options).items()}
     with Progress("testing") as progress:
         figures = data.figures(estimators, options.cache, progress)
     document = data.document(options) | {"rows": {name: results.document() for name, results in figures.items()}}
     rows, about = _table(figures), data.about(options)
     show(options, document, "\n".join([table(*rows), *about]))
-    if options.out:
-        parts = [f"{'. '.join(about)}.", table(*rows, markdown=True)]
-        if data.pairs:
-            parts.append(table(*_depth_table(figures), markdown=True))
-        write_report(options.out, "Apparent scale", "\n\n".join(parts), document, command=options.call)
+    parts = [f"{'. '.join(about)}.", table(*rows, markdown=True)]
+    if data.pairs:
+        parts.append(table(*_depth_table(figures), markdown=True))
+    write_report(options.out, "Apparent scale", "\n\n".join(parts), document, command=options.call)
     curves = {name: results.ratio.curve for name, results in figures.items() if results.ratio and name != _CONSTANT}
     ranks = {kind: values for kind in ("planes", "depth") if (values := _ranks(figures, kind))}
-    write_plot(options, lambda: plot_readouts(curves, ranks))
+    write_plot(options.plot, lambda: plot_readouts(curves, ranks))
 
 
 @dataclass(frozen=True)
@@ -82,9 +67,9 @@ class EvaluationData:
     pairs: dict[str, tuple[Path, Path]]
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> EvaluationData:
+    def of(cls, options: SceneTestOptions) -> "EvaluationData":
         """Find the requested data."""
-        if options.data is options.planes is options.depth is None:
+        if options.data is None and options.planes is None and options.depth is None:
             raise ValueError("scene: nothing to test on: pass --data DIR, --planes N or --depth DIR, or several")
         for name, needed in (("span", "data"), ("limit", "data"), ("textures", "planes")):
             if getattr(options, name) is not None and getattr(options, needed) is None:
@@ -99,11 +84,29 @@ class EvaluationData:
         self, estimators: dict[str, ScaleEstimator], cache: Path | None, progress: Callable[[int, int], None]
     ) -> dict[str, Figures]:
         """Evaluate all estimators, and the prediction that all copies have the same size."""
-        work = _TestProgress(self, estimators, progress)
+        # The time of a network is proportional to its parameters times the pixels.
+        weights = {
+            fingerprint: 1 + sum(weights.numel() for weights in next(iter(group.values())).backbone.parameters())
+            for fingerprint, group in by_network(estimators).items()
+        }
+        copied = self.images[0].read()[0].numel() * self.sizes.copies if self.images else 0
+        pixels = self.count * _WIDTH * _HEIGHT + len(self.images) * copied
+        pixels += sum(math.prod(size_of(photo)) for photo, _ in self.pairs.values())
+        everything, done = sum(weights.values()), 0
+
+        def add(work: int) -> None:
+            nonlocal done
+            done += work
+            progress(done, pixels * everything)
+
         ratios: dict[str, Ratio] = {}
         if self.images:
-            ratios = copy_figures(estimators, self.images, self.sizes, cache=cache, progress=work.copies)
-        evaluate = partial(scene_figures, estimators, cache=cache, progress=work.scene)
+            ratios = copy_figures(
+                estimators, self.images, self.sizes, cache=cache, progress=lambda name: add(weights[name] * copied)
+            )
+        evaluate = partial(
+            scene_figures, estimators, cache=cache, progress=lambda scene: add(everything * scene.image[0].numel())
+        )
         on_planes = evaluate(starmap(LabeledScene.of_plane, self.planes))
         on_depth = evaluate(LabeledScene.of_depth(read_pair(name, *files)) for name, files in self.pairs.items())
         figures = {name: Figures(ratios.get(name), on_planes[name], on_depth[name]) for name in estimators}
@@ -112,7 +115,7 @@ class EvaluationData:
             figures[_CONSTANT] = Figures(Ratio(first.constant, first.constant, 0.0, 0.0, first.pairs, []))
         return figures
 
-    def about(self, options: argparse.Namespace) -> list[str]:
+    def about(self, options: SceneTestOptions) -> list[str]:
         """Return lines that explain the columns of the table."""
         lines = []
         if self.images:
@@ -130,7 +133,7 @@ class EvaluationData:
             lines.append(f"depth: median rank correlation of field and nearness over {len(self.pairs)} photos")
         return lines
 
-    def document(self, options: argparse.Namespace) -> dict[str, Any]:
+    def document(self, options: SceneTestOptions) -> dict[str, Any]:
         return {
             "experiment": "scene",
             "pretrained": options.pretrained,
@@ -141,39 +144,10 @@ class EvaluationData:
         }
 
 
-class _TestProgress:
-    """Progress of all evaluations. The time of a network is proportional to its parameters times the pixels."""
-
-    def __init__(
-        self, data: EvaluationData, estimators: dict[str, ScaleEstimator], progress: Callable[[int, int], None]
-    ) -> None:
-        self.progress, self.done = progress, 0
-        self.weights = {
-            fingerprint: 1 + sum(weights.numel() for weights in next(iter(group.values())).backbone.parameters())
-            for fingerprint, group in by_network(estimators).items()
-        }
-        self.copied = data.images[0].read()[0].numel() * data.sizes.copies if data.images else 0
-        pixels = data.count * _WIDTH * _HEIGHT + len(data.images) * self.copied
-        pixels += sum(math.prod(size_of(photo)) for photo, _ in data.pairs.values())
-        self.total = pixels * sum(self.weights.values())
-
-    def copies(self, fingerprint: str) -> None:
-        """A network has processed the copies of an image."""
-        self._add(self.weights[fingerprint] * self.copied)
-
-    def scene(self, scene: LabeledScene) -> None:
-        """All networks have processed a scene."""
-        self._add(sum(self.weights.values()) * scene.image[0].numel())
-
-    def _add(self, work: int) -> None:
-        self.done += work
-        self.progress(self.done, self.total)
-
-
-def _estimators(options: argparse.Namespace) -> dict[str, ScaleEstimator]:
-    """Return the estimators of runs, then those without training, on the device."""
+def _estimators(options: SceneTestOptions) -> dict[str, ScaleEstimator]:
+    """Return the estimators of runs, then those without training."""
     estimators: dict[str, ScaleEstimator] = {}
-    for folder in map(Path, options.runs[1:]):
+    for folder in options.runs:
         from ..training import scene_estimator
 
         short = folder.resolve().name
@@ -189,7 +163,7 @@ def _estimators(options: argparse.Namespace) -> dict[str, ScaleEstimator]:
     for network in networks.values():
         estimators[f"no training, {network.kind} network"] = ScaleEstimator(network, Shift(CHANNELS, SCALES)).eval()
     estimators |= {f"Laplacian, {read}": Laplacian(read) for read in READS}
-    return {name: estimator.to(chosen_device(options)) for name, estimator in estimators.items()}
+    return estimators
 
 
 def _table(figures: dict[str, Figures]) -> tuple[list[str], list[list[str]]]:

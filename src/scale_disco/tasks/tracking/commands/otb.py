@@ -1,8 +1,5 @@
 """`disco otb`: one-pass evaluation of a tracker on OTB, or on any videos in its layout."""
 
-from __future__ import annotations
-
-import argparse
 import difflib
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,47 +7,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...io.report import table
-from ...io.terminal import Progress, add_command, add_plot, add_report, check_outputs, show, write_plot, write_report
+from ...io.terminal import Progress, check_outputs, show, write_plot, write_report
 from ...io.video import counted
 from ..data.otb_lists import LISTS, TIGER1_OMITTED
 from ..data.sequences import Sequence, find_sequences, read_sequences
 from ..evaluation import Score, overall, scale_rule, score
 from ..evaluation import run as track_all
+from ..options import OtbOptions
 from ..plots import plot_success
 from ..results import Result, read_results
-from .options import add_tracker, open_tracker, tracker_fingerprint, tracker_name
-
-_EXAMPLES = """\
-  disco otb data/otb --tracker static-box
-  disco otb data/otb --list OTB2013 --tracker runs/tracker-disco --out otb.md
-  disco otb data/otb --sequences CarScale Singer1 --tracker runs/tracker-disco
-  disco otb data/otb --list OTB100 --compare others/SiamFC others/KCF --plot success.png
-
-Results of finished sequences are in RESULTS/TRACKER, and not computed again; other toolkits can read these files.
-"""
+from .chosen import open_tracker, tracker_fingerprint, tracker_name
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    otb = add_command(commands, "otb", run, "evaluate a tracker on OTB, or on videos in its layout", _EXAMPLES)
-    otb.add_argument("root", type=Path, metavar="ROOT", help="folder of videos: NAME/img and NAME/groundtruth_rect.txt")
-    add_tracker(otb)
-    chosen = otb.add_mutually_exclusive_group()
-    chosen.add_argument("--list", choices=LISTS, help="all targets of a benchmark (default: all sequences in ROOT)")
-    chosen.add_argument("--sequences", nargs="+", metavar="NAME", help="names of sequences")
-    otb.add_argument("--allow-missing", action="store_true", help="with --list: evaluate the targets that are there")
-    late = "skip the first five frames of Tiger1, like SiamDW and pytracking (got10k and OTB evaluate them)"
-    otb.add_argument("--tiger1-late", action="store_true", help=late)
-    results = "folder for result files, with a subfolder per tracker (default runs/otb)"
-    otb.add_argument("--results", type=Path, default=Path("runs/otb"), metavar="DIR", help=results)
-    otb.add_argument("--compare", type=Path, nargs="+", default=[], metavar="DIR", help="results of other trackers")
-    add_report(otb)
-    add_plot(otb, "success and precision")
-
-
-def run(options: argparse.Namespace) -> None:
+def run(options: OtbOptions) -> None:
     """Track, print the metrics and plot them."""
-    check_outputs(options)
+    check_outputs(options.out, options.plot)
     sequences, remark = _chosen(options)
     name, count = tracker_name(options), counted(len(sequences), "sequence")
     others = {label: read_results(folder, sequences) for label, folder in _labels(options.compare, name).items()}
@@ -80,12 +51,11 @@ def run(options: argparse.Namespace) -> None:
     ]
     tables = [_sequence_table(metrics[name]), *([_tracker_table(metrics)] if others else [])]
     show(options, document, "\n\n".join([*(table(*content) for content in tables), "\n".join(about)]))
-    if options.out:
-        text = "\n\n".join([f"{'. '.join(about)}.", *(table(*content, markdown=True) for content in tables)])
-        title = f"{name} on {count} of {options.list or options.root.resolve().name}"
-        write_report(options.out, title, text, document, command=options.call)
+    text = "\n\n".join([f"{'. '.join(about)}.", *(table(*content, markdown=True) for content in tables)])
+    title = f"{name} on {count} of {options.list or options.root.resolve().name}"
+    write_report(options.out, title, text, document, command=options.call)
     curves = {label: (each.all.success.tolist(), each.all.precision.tolist()) for label, each in metrics.items()}
-    write_plot(options, lambda: plot_success(curves, name, f"{count}, one pass"))
+    write_plot(options.plot, lambda: plot_success(curves, name, f"{count}, one pass"))
 
 
 class _Metrics(NamedTuple):
@@ -95,7 +65,7 @@ class _Metrics(NamedTuple):
     groups: dict[str, tuple[int, Score]]
 
     @classmethod
-    def of(cls, results: dict[str, Result], sequences: list[Sequence]) -> _Metrics:
+    def of(cls, results: dict[str, Result], sequences: list[Sequence]) -> "_Metrics":
         scores = {sequence.name: score(results[sequence.name], sequence) for sequence in sequences}
         return cls(scores, overall(scores, sequences))
 
@@ -108,10 +78,8 @@ class _Metrics(NamedTuple):
         return {group: {"sequences": count} | mean.document(curves=True) for group, (count, mean) in groups}
 
 
-def _chosen(options: argparse.Namespace) -> tuple[list[Sequence], str]:
+def _chosen(options: OtbOptions) -> tuple[list[Sequence], str]:
     """Return the chosen sequences, and a remark about missing ones."""
-    if options.allow_missing and not options.list:
-        raise ValueError("--allow-missing needs --list")
     names = list(find_sequences(options.root))
     wanted = LISTS[options.list] if options.list else list(dict.fromkeys(options.sequences or names))
     available = {sequence.name: sequence for sequence in read_sequences(options.root, wanted)}

@@ -1,9 +1,5 @@
 """`disco track`: track an object through a video, an image folder or the frames of a camera."""
 
-from __future__ import annotations
-
-import argparse
-import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -17,57 +13,18 @@ from typing import Any
 from torch import Tensor
 
 from ....files import make_folder, written_atomically
-from ...io.terminal import Progress, Stopped, add_command, add_out, say, show, signal_handler
+from ...io.terminal import Progress, Stopped, say, show, signal_handler
 from ...io.video import Box, Frame, FrameFolder, VideoSource, VideoWriter, counted, draw, open_video
 from ..data.sequences import first_box
+from ..options import TrackOptions
 from ..tracker import TrackedFrame, checked_box
 from ..tracker import track as track_frames
-from .options import add_tracker, open_tracker, tracker_name
+from .chosen import open_tracker, tracker_name
 from .window import Window
 
-_EXAMPLES = """\
-  disco track holiday.mp4 --box 320,180,64,48 --tracker runs/tracker
-  disco track OTB/Deer --tracker runs/tracker --out deer
-  disco track holiday.mp4 --show
-  disco track 0 --show --frames 500
-  disco track holiday.mp4 --box=-12,40,80,60 --start 100 --no-video --json
 
-A box is x,y,w,h in pixels, with x and y of its upper left corner counted from 0. It may extend beyond the frame; write
---box=-12,40,80,60 if it begins with a minus. A folder with groundtruth_rect.txt (OTB) or groundtruth.txt (GOT-10k)
-needs no --box: the ground truth of its first frame is used.
-
-OUT gets track.csv with a line per frame (number from 0, box, score, scale relative to the first frame, lost 0 or 1,
-milliseconds of the tracker) and track.mp4 with the box drawn into every frame, red and dashed while the object is lost.
-Both files are always complete: after Ctrl-C, kill or an error they contain the frames tracked so far. During the run
-the lines are in OUT/.track-*.csv. A second Ctrl-C does not wait for the current frame.
-
-An image that is damaged, or of another size than the first, keeps its line, with the previous box and marked as lost.
-Damaged packets of a video are skipped, as in players. Both are reported at the end, as is a video that ends early; the
-exit code is 0. After Ctrl-C it is 130, except for a camera, which has no other end.
-"""
-
-
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    track = add_command(commands, "track", run, "track an object through a video, images or a camera", _EXAMPLES)
-    track.add_argument("source", metavar="VIDEO", help="video file, image folder, or number of a camera")
-    track.add_argument("--box", type=parse_box, metavar="X,Y,W,H", help="object in the first frame (see below)")
-    track.add_argument("--target", type=int, metavar="N", help="number of the object, if the ground truth has several")
-    add_tracker(track)
-    track.add_argument("--start", type=int, metavar="N", help="number of the first frame (default 0)")
-    track.add_argument("--frames", type=int, metavar="N", help="maximum number of frames (default: all)")
-    track.add_argument("--show", action="store_true", help="show a window, where you can draw the first box")
-    track.add_argument("--no-video", action="store_true", help="write track.csv only")
-    track.add_argument("--fps", type=parse_rate, metavar="N", help="frame rate of track.mp4 (default: as VIDEO, or 25)")
-    add_out(track, "track.csv and track.mp4 into this folder (default track/NAME)", folder=True)
-
-
-def run(options: argparse.Namespace) -> None:
+def run(options: TrackOptions) -> None:
     """Track, write and print."""
-    for name, least in (("start", 0), ("frames", 1)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise ValueError(f"--{name} must be at least {least}, got {value}")
     video = open_video(options.source)
     out = options.out or Path("track") / video.name
     result = out / "track.mp4"
@@ -92,30 +49,6 @@ def run(options: argparse.Namespace) -> None:
         raise summary.error
 
 
-def parse_box(text: str) -> Box:
-    """Parse four numbers, of which the last two are positive."""
-    try:
-        x, y, w, h = (float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected four numbers x,y,w,h, got {text!r}") from None
-    if not all(map(math.isfinite, (x, y, w, h))):
-        raise argparse.ArgumentTypeError(f"expected finite numbers x,y,w,h, got {text!r}")
-    if w <= 0 or h <= 0:
-        raise argparse.ArgumentTypeError(f"width and height must be positive, got {text!r}")
-    return x, y, w, h
-
-
-def parse_rate(text: str) -> Fraction:
-    """Parse frames per second, such as 25, 29.97 or 30000/1001."""
-    try:
-        rate = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        rate = Fraction(0)
-    if not Fraction(1, 1000) <= rate <= 1000:
-        raise argparse.ArgumentTypeError(f"expected frames per second from 0.001 to 1000, got {text!r}")
-    return rate
-
-
 @dataclass
 class TrackSummary:
     """Statistics of a run."""
@@ -137,7 +70,7 @@ class TrackSummary:
         """Milliseconds per frame in the tracker."""
         return 1000 * self.tracking / max(1, self.frames - 1)
 
-    def document(self, options: argparse.Namespace, video: VideoSource) -> dict[str, Any]:
+    def document(self, options: TrackOptions, video: VideoSource) -> dict[str, Any]:
         return {
             "source": options.source,
             "tracker": tracker_name(options),
@@ -160,7 +93,7 @@ class TrackSummary:
 
 
 def _record(
-    options: argparse.Namespace, video: VideoSource, results: Iterator[TrackedFrame], out: Path, window: Window | None
+    options: TrackOptions, video: VideoSource, results: Iterator[TrackedFrame], out: Path, window: Window | None
 ) -> TrackSummary:
     """Track and write the files, which after an interruption contain the frames so far."""
     started = time.perf_counter()
@@ -231,7 +164,7 @@ class _Stop:
         self.signal = Stopped(number)
 
 
-def _start(options: argparse.Namespace, video: VideoSource) -> tuple[int, Box | None]:
+def _start(options: TrackOptions, video: VideoSource) -> tuple[int, Box | None]:
     """Return the number of the first frame, and its box unless it is to be drawn."""
     if options.box is None and isinstance(video, FrameFolder) and video.has_boxes():
         return first_box(video.folder, video.paths, options.start, options.target)

@@ -1,7 +1,5 @@
 """A window that shows frames, and in which a box can be drawn with the mouse."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -37,7 +35,7 @@ class Window:
         for key in ("q", "<Escape>"):
             self.root.bind(key, self.close)
 
-    def __enter__(self) -> Window:
+    def __enter__(self) -> "Window":
         return self
 
     def __exit__(self, *_: object) -> None:

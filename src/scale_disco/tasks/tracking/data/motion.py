@@ -1,7 +1,5 @@
 """Objects of synthetic sequences: a smooth shape, and its position and size in every frame."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

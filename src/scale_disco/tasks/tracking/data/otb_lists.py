@@ -1,7 +1,5 @@
 """Sequences of OTB: lists, attributes, and which frames of a video are evaluated."""
 
-from __future__ import annotations
-
 OTB2013 = (
     "Basketball", "Bolt", "Boy", "Car4", "CarDark", "CarScale", "Coke", "Couple", "Crossing", "David", "David2",
     "David3", "Deer", "Dog1", "Doll", "Dudek", "FaceOcc1", "FaceOcc2", "Fish", "FleetFace", "Football", "Football1",

@@ -1,7 +1,5 @@
 """Pairs of crops of one object in a video: a template, and a search crop with a shift and a scale change."""
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

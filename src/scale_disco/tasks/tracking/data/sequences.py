@@ -1,7 +1,5 @@
 """Videos with a ground-truth box per frame, in the layouts of OTB and GOT-10k."""
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

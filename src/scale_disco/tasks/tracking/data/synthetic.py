@@ -1,7 +1,5 @@
 """Synthetic zooming sequences in the layout of OTB: a moving object with exact boxes."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -9,16 +7,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....files import locked, make_folder, plain, read_json, write
+from ...io.images import Image
 from ...io.textures import PARTS, Progress, SourceImage, split, textures, to_rgb
 from .motion import KINDS, SMALLEST, ObjectMotion, ObjectShape, largest_size, random_motion, random_path
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 NOTE = "zoom.json"
 _FORMAT = "scale-disco zoom 1"

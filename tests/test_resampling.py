@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scale_disco import resample
-from scale_disco.resample import canonical_mode, kernel_weights, resample_matrix
+from scale_disco import Scales, resample
+from scale_disco.resampling import canonical_mode, kernel_weights, pyramid, resample_matrix
 
 MODES = ["nearest", "nearest-exact", "linear", "cubic"]
 
@@ -110,6 +110,51 @@ def test_weights_on_an_infinite_image_sum_to_one():
 def test_modes_of_torch_are_aliases():
     names = ("bilinear", "trilinear", "bicubic", "nearest", "cubic")
     assert [canonical_mode(name) for name in names] == ["linear", "linear", "cubic", "nearest", "cubic"]
+
+
+@pytest.mark.parametrize("step", [2, 2**0.5, 2 ** (1 / 3), 1.3])
+@pytest.mark.parametrize("shape", [(37,), (37, 52), (19, 23, 20)])
+def test_the_pyramid_of_a_shrunk_image_is_the_pyramid_without_its_first_level(step, shape):
+    images = torch.randn(2, 3, *shape)
+    levels = pyramid(images, Scales.geometric(step, 5))
+    assert levels[0] is images
+    for j in range(1, 5):
+        shrunk = levels[j]
+        for k, level in enumerate(pyramid(shrunk, Scales.geometric(step, 5 - j))):
+            assert torch.equal(level, levels[k + j])
+
+
+def test_levels_have_the_geometry_of_the_operator():
+    """A level that is computed step by step is near the one of a single step: no shift accumulates."""
+    rows = torch.linspace(0, 6, 128, dtype=torch.float64).sin()
+    images = (rows[:, None] * rows).reshape(1, 1, 128, 128)
+    for scale, level in zip(scales := Scales.geometric(2**0.5, 5), pyramid(images, scales), strict=True):
+        direct = resample(images, 1 / scale, antialias=True)
+        cut = tuple(slice(0, side) for side in level.shape)
+        assert all(0 <= b - a <= 2 for a, b in zip(level.shape, direct.shape, strict=True))
+        assert float((direct[cut] - level)[..., 2:-2, 2:-2].abs().max()) < 0.02
+
+
+def test_levels_of_unequal_steps_and_of_scales_below_one():
+    images = torch.randn(1, 1, 32, 32)
+    low, first, high = pyramid(images, Scales([0.5, 1, 3]))
+    assert first is images
+    torch.testing.assert_close(low, resample(images, 2, antialias=True))
+    torch.testing.assert_close(high, resample(images, 1 / 3, antialias=True))
+    equal = pyramid(images, Scales.geometric(2**0.5, 5, start=0.5))
+    assert [level.shape[-1] for level in equal] == [63, 45, 32, 22, 15]
+    assert equal[2] is images
+    assert torch.equal(equal[4], pyramid(images, Scales.geometric(2**0.5, 3))[2])
+    (only,) = pyramid(images, Scales([2]))
+    torch.testing.assert_close(only, resample(images, 1 / 2, antialias=True))
+
+
+def test_scales_that_leave_no_pixel_raise_an_error():
+    message = "pyramid: scale 16 leaves no pixel of images of 8x12 pixels"
+    with pytest.raises(ValueError, match=message):
+        pyramid(torch.randn(1, 1, 8, 12), Scales([1, 2, 4, 8, 16]))
+    with pytest.raises(ValueError, match=message):
+        pyramid(torch.randn(1, 1, 8, 12), Scales([1, 16, 17]))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .checks import check_positive
+from .scales import TOLERANCE, Scales
 
 _RADIUS = {"nearest": 1.0, "nearest-exact": 1.0, "linear": 1.0, "cubic": 2.0}  # of the interpolation kernel, in pixels
 _TORCH_NAMES = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
@@ -54,6 +55,34 @@ def resample(x: Tensor, scale: float, *, mode: str = "cubic", antialias: bool = 
         rest = x.shape[axis + 1 :]
         x = (matrix @ x.flatten(axis + 1)).reshape(*x.shape[:axis], len(matrix), *rest) if rest else x @ matrix.T
     return x
+
+
+def pyramid(images: Tensor, scales: Scales) -> list[Tensor]:
+    """Shrink images by every scale: [B, C, H, W] -> one tensor [B, C, floor(H / s), floor(W / s)] per scale s.
+
+    With antialiasing and cubic interpolation; scales below 1 enlarge the images, and scale 1 is the images themselves.
+    If all steps between scales are equal, each level is computed from its neighbor towards scale 1 by that step. The
+    pyramid of images shrunk by the step is then the same pyramid without its first level, bit for bit.
+
+    Example:
+        >>> images = torch.randn(1, 3, 32, 32)
+        >>> [tuple(level.shape[2:]) for level in pyramid(images, Scales([1, 2, 4]))]
+        [(32, 32), (16, 16), (8, 8)]
+        >>> half = resample(images, 1 / 2, antialias=True)
+        >>> torch.equal(pyramid(half, Scales([1, 2]))[1], pyramid(images, Scales([1, 2, 4]))[2])
+        True
+    """
+    levels: dict[int, Tensor] = {}
+    inner = min(range(len(scales)), key=lambda k: abs(math.log(scales[k])))  # nearest to scale 1
+    for k in (*range(inner, len(scales)), *range(inner - 1, -1, -1)):
+        source, ratio = images, scales[k]
+        if scales.step is not None and k != inner:
+            source, ratio = (levels[k - 1], scales.step) if k > inner else (levels[k + 1], 1 / scales.step)
+        if ratio > min(source.shape[2:], default=1) * (1 + _SLACK):
+            sides = "x".join(map(str, images.shape[2:]))
+            raise ValueError(f"pyramid: scale {scales[k]:g} leaves no pixel of images of {sides} pixels")
+        levels[k] = source if abs(ratio - 1) < TOLERANCE else resample(source, 1 / ratio, antialias=True)
+    return [levels[k] for k in range(len(scales))]
 
 
 def resample_matrix(size: int, scale: float, *, mode: str = "cubic", antialias: bool = False) -> Tensor:

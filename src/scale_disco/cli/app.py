@@ -1,0 +1,250 @@
+"""All commands of `disco`, as a cyclopts application made of their options."""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Group, Parameter
+
+from .. import __version__
+from ..tasks.bench.options import BenchOptions
+from ..tasks.equivariance.options import EquivarianceOptions
+from ..tasks.generalization.options import (
+    GeneralizationDataOptions,
+    GeneralizationOptions,
+    KthTipsOptions,
+    SizeTableOptions,
+)
+from ..tasks.io.terminal import UsageError
+from ..tasks.mnist_scale.options import MnistScaleDataOptions, MnistScaleOptions
+from ..tasks.options import COMMON, CommandOptions, check_values, flag
+from ..tasks.quickstart.options import QuickstartOptions
+from ..tasks.runs.options import RunOptions
+from ..tasks.scene.options import SceneOptions, SceneTestOptions, SceneTrainOptions
+from ..tasks.stl10.options import Stl10DataOptions, Stl10Options
+from ..tasks.tracking.options import OtbOptions, TrackerOptions, TrackOptions, ZoomOptions
+from .help import HIDDEN, AlignedFormatter
+from .options import BasisOptions, CompletionOptions, TableOptions, TestOptions, TrainOptions
+
+_EVERY = "Options of every command: --json, --quiet, --threads N, --debug (see disco --help)"
+
+
+class Command:
+    """A command: its words, and the options that it takes.
+
+    Args:
+        words: Such as ("train", "mnist-scale").
+        options: Its declaration.
+        run_options: For `disco train`, the options of the experiment.
+        summary: First line of the help (default: that of the declaration).
+        examples: End of the help (default: that of the declaration).
+    """
+
+    def __init__(
+        self,
+        words: tuple[str, ...],
+        options: type[CommandOptions],
+        run_options: type[RunOptions] | None = None,
+        summary: str = "",
+        examples: str = "",
+    ) -> None:
+        self.words, self.options, self.run_options = words, options, run_options
+        self.summary = summary or inspect.getdoc(options).partition("\n")[0]  # type: ignore[union-attr]
+        notes = re.sub(r"(?<=\S)\n(?=\S)", " ", examples or options.examples)  # paragraphs, which the terminal wraps
+        self.epilogue = f"Examples:\n{notes}\n{_EVERY}"
+        own = dict(sorted(options.fields().items(), key=self._position))
+        if run_options and not run_options.caches:
+            del own["cache"]
+        self.fields = {**(run_options.fields() if run_options else {}), **own}
+        self.types = {**(run_options.types() if run_options else {}), **options.types()}
+
+    def _position(self, named: tuple[str, Any]) -> tuple[bool, bool, bool]:
+        """Return the sort key of a field: positional ones, those of the command itself, shared ones, common ones."""
+        name, each = named
+        return not each.metadata["positional"], name in COMMON, name not in vars(self.options)["__annotations__"]
+
+    def current(self, words: list[str]) -> tuple[list[str], list[str]]:
+        """Return the command line with present spellings instead of former ones, and notes about them."""
+        notes = []
+        for index, word in enumerate(words):
+            name, equals, value = word.partition("=")
+            if name in self.options.former and name not in map(flag, self.fields):
+                words[index] = f"{self.options.former[name]}{equals}{value}"
+                notes.append(f"disco {' '.join(self.words)}: {name} is now {self.options.former[name]}")
+        return words, notes
+
+    def make(self, given: Mapping[str, Any], call: str) -> CommandOptions:
+        """Return the options from values of the command line."""
+        values = {name: self._parsed(name, value) for name, value in given.items()}
+        more = {"experiment": self.words[-1], "given": values, "call": call}
+        names = {each.name for each in dataclasses.fields(self.options)}
+        if self.run_options:
+            own = {name: value for name, value in values.items() if name in self.run_options.fields()}
+            check_values(self.run_options.fields(), own, files=not values.get("resume"))
+        return self.options(**{name: value for name, value in {**values, **more}.items() if name in names})
+
+    def _parsed(self, name: str, value: Any) -> Any:
+        parse = self.fields[name].metadata["parse"]
+        if parse is None or value is None:
+            return value
+        try:
+            return tuple(map(parse, value)) if isinstance(value, tuple) else parse(value)
+        except ValueError as error:
+            raise UsageError(f"{flag(name)}: {error}") from None
+
+    def function(self) -> Any:
+        """Return a function with the signature that cyclopts reads; it is never called."""
+
+        def function() -> None: ...
+
+        function.command = self  # type: ignore[attr-defined]
+        function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [self._parameter(name) for name in self.fields]
+        )
+        return function
+
+    def _parameter(self, name: str) -> inspect.Parameter:
+        each, kind = self.fields[name], self.types[name]
+        about, default = each.metadata, each.default
+        many = str(kind).endswith(("...]", "...] | None"))  # any number of values
+        if about["parse"]:
+            kind = tuple[str, ...] if many else str
+        if default is dataclasses.MISSING:
+            default = inspect.Parameter.empty
+        hidden = default is False or default in (None, (), inspect.Parameter.empty) or "(default" in about["help"]
+        text = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        shared = self.run_options and name in self.options.fields()
+        title = _COMMON if name in COMMON else _RUN if shared else _OPTIONS
+        group: dict[str, Any] = {} if about["positional"] else {"group": title}
+        parameter = Parameter(
+            help=about["help"],
+            choices=about["choices"] or None,
+            negative=(),
+            allow_repeating=True,
+            consume_multiple=True,
+            allow_leading_hyphen=bool(about["parse"]) and not many,
+            show_default=False if hidden else lambda _: text,
+            metavar="VALUE" if about["parse"] and not many else _METAVARS.get(kind),
+            **group,
+        )
+        positional = inspect.Parameter.POSITIONAL_ONLY if about["positional"] else inspect.Parameter.KEYWORD_ONLY
+        return inspect.Parameter(name, positional, default=default, annotation=Annotated[kind, parameter])
+
+
+_OPTIONS, _RUN = Group("Options", sort_key=1), Group("Options of the run", sort_key=2)
+_COMMON = Group(HIDDEN, sort_key=3)
+_METAVARS: dict[Any, str] = {
+    **dict.fromkeys((int, int | None), "N"),
+    **dict.fromkeys((float, float | None), "X"),
+    **dict.fromkeys((str, str | None), "NAME"),
+    Path: "PATH",
+}
+
+_TRAIN: dict[str, type[RunOptions]] = {
+    options.experiment: options
+    for options in (MnistScaleOptions, Stl10Options, GeneralizationOptions, TrackerOptions, SceneTrainOptions)
+}
+_TABLES = {"mnist-scale": ("Table 1", "--plot table.png"), "stl10": ("Tables 2 and 3", "--scales scales.png")}
+
+# A new command joins here: by group, name and subcommand; "" is the command without one.
+COMMANDS: dict[str, dict[str, Command | dict[str, Command]]] = {
+    "Start": {"quickstart": Command(("quickstart",), QuickstartOptions)},
+    "Kernels": {
+        "basis": Command(("basis",), BasisOptions),
+        "equivariance": Command(("equivariance",), EquivarianceOptions),
+        "bench": Command(("bench",), BenchOptions),
+    },
+    "Experiments": {
+        "data": {
+            "mnist-scale": Command(("data", "mnist-scale"), MnistScaleDataOptions),
+            "stl10": Command(("data", "stl10"), Stl10DataOptions),
+            "generalization": Command(("data", "generalization"), GeneralizationDataOptions),
+            "zoom": Command(("data", "zoom"), ZoomOptions),
+        },
+        "train": {
+            name: Command(("train", name), TrainOptions, options, options.summary, options.examples)
+            for name, options in _TRAIN.items()
+        },
+        "test": {
+            "": Command(("test",), TestOptions),
+            "scene": Command(("test", "scene"), SceneTestOptions),
+            "kth-tips": Command(("test", "kth-tips"), KthTipsOptions),
+        },
+        "table": {
+            name: Command(
+                ("table", name),
+                TableOptions,
+                summary=f"Compare evaluated runs with the paper's {title}.",
+                examples=f"  disco table {name} runs\n  disco table {name} runs --out table.md {plot}\n",
+            )
+            for name, (title, plot) in _TABLES.items()
+        }
+        | {"generalization": Command(("table", "generalization"), SizeTableOptions)},
+    },
+    "Tracking": {"track": Command(("track",), TrackOptions), "otb": Command(("otb",), OtbOptions)},
+    "Scenes": {"scene": Command(("scene",), SceneOptions)},
+    "Shell": {"completion": Command(("completion",), CompletionOptions)},
+}
+_SUMMARIES = {
+    "data": "Create, download or verify data sets.",
+    "train": "Train a network of the paper.",
+    "test": "Evaluate a trained network, also over scales.",
+    "table": "Compare evaluated runs with the paper's table.",
+}
+_EPILOG = """\
+`disco COMMAND --help` shows the options of a command, with examples.
+`disco --version` prints the version.
+
+Options of every command:
+{options}
+
+Exit codes: 0 success, 1 error, 2 invalid usage, 70 internal error (please report it),
+129 hangup (SIGHUP), 130 interrupted (Ctrl-C), 141 closed pipe (SIGPIPE), 143 terminated (SIGTERM)."""
+
+
+def make_app() -> App:
+    """Return the application. Its commands are declarations, which import nothing heavy."""
+    common = "\n".join(f"  {flag(name):11}{each.metadata['help']}" for name, each in CommandOptions.fields().items())
+    app = App(
+        name="disco",
+        help="Discrete scale convolutions for PyTorch.",
+        version=f"scale-disco {__version__}",
+        help_format="plaintext",
+        help_formatter=AlignedFormatter(),
+        help_epilogue=_EPILOG.format(options=common),
+        print_error=False,
+        exit_on_error=False,
+    )
+    app["--help"].show = app["--version"].show = False
+    for title, commands in COMMANDS.items():
+        group = Group.create_ordered(title)
+        for name, command in commands.items():
+            if isinstance(command, Command):
+                _add(app, name, command, group=group)
+                continue
+            subcommands = App(
+                name=name, help=_SUMMARIES[name], help_epilogue=_EVERY, group=group, sort_key=len(list(app))
+            )
+            for word, each in command.items():
+                if word:
+                    _add(subcommands, word, each)
+                else:
+                    subcommands.default(each.function())
+                    subcommands.help_epilogue = each.epilogue
+            app.command(subcommands)
+    return app
+
+
+def _add(app: App, name: str, command: Command, **details: Any) -> None:
+    position = len(list(app))
+    app.command(
+        command.function(),
+        name=name,
+        help=command.summary,
+        help_epilogue=command.epilogue,
+        sort_key=position,
+        **details,
+    )

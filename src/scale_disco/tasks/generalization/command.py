@@ -1,0 +1,90 @@
+"""`disco data generalization` and `disco test kth-tips`."""
+
+import functools
+import json
+from pathlib import Path
+
+from ...files import make_folder
+from ..io.mnist import Digits, read_mnist
+from ..io.terminal import Progress, check_outputs, show, write_plot, write_report
+from .digits import (
+    LARGE_COUNTS,
+    PIXELS,
+    STIR_COUNT,
+    SizedDigits,
+    build_large_scale,
+    build_stir,
+    load,
+    path_of,
+    pixel_hash,
+    save,
+)
+from .options import LARGE_SCALE, GeneralizationDataOptions, KthTipsOptions
+
+
+def build(options: GeneralizationDataOptions) -> None:
+    """Build each data set that has no file yet and verify the others."""
+    make_folder(options.out)
+    mnist = functools.cache(lambda: _mnist(options.mnist))
+    rows = []
+    for name in dict.fromkeys(options.name):
+        path = path_of(options.out, name)
+        missing = not path.exists()
+        if missing:
+            with Progress(name) as progress:
+                parts = _built(name, mnist(), options.limit, progress)
+                save(options.out, name, parts, source=f"MNIST's files in {options.mnist}")
+        else:
+            parts = load(options.out, name)
+        pixels = pixel_hash(parts)
+        complete = pixels == PIXELS[name]
+        size = path.stat().st_size
+        rows.append({"file": str(path), "made": missing, "bytes": size, "pixels": pixels, "complete": complete})
+        if not options.json:
+            what = "the whole data set" if complete else "not the whole data set, or of other digits"
+            print(f"{path}: {'created' if missing else 'verified'}, {size / 1e6:.1f} MB, pixels {pixels} ({what})")
+    if options.json:
+        print(json.dumps(rows))
+
+
+def _mnist(folder: Path | None) -> Digits:
+    if folder is None:
+        raise ValueError("MNIST is required: pass --mnist DIR with its four files")
+    return read_mnist(folder)
+
+
+def _built(name: str, mnist: Digits, limit: int | None, progress: Progress) -> dict[str, SizedDigits]:
+    if name == LARGE_SCALE:
+        counts = {part: count if limit is None else min(count, limit) for part, count in LARGE_COUNTS.items()}
+        return build_large_scale(mnist, counts, progress)
+    return build_stir(mnist, STIR_COUNT if limit is None else min(STIR_COUNT, limit // 10), progress)
+
+
+def test_kth_tips(options: KthTipsOptions) -> None:
+    """Evaluate all classifiers, print and plot."""
+    from .distances import distance_table, evaluate_kth_tips
+    from .plots import plot_distances
+
+    check_outputs(options.out, options.plot)
+    assert options.pretrained is not None
+    with Progress("features") as progress:
+        results = evaluate_kth_tips(
+            options.folder, options.pretrained, side=options.side, cache=options.cache, progress=progress
+        )
+    document = {
+        "experiment": "kth-tips",
+        "side": options.side,
+        "rows": {
+            name: {
+                "mean": float(result.accuracy.mean()),
+                "images": result.images,
+                "accuracy": result.accuracy.tolist(),  # [training distances, test distances]
+            }
+            for name, result in results.items()
+        },
+    }
+    text = distance_table(results)
+    about = "Mean accuracy over the nine test distances, in percent, by the distance in training (1 is the nearest)."
+    show(options, document, f"{text}\n{about}")
+    write_report(options.out, "KTH-TIPS at unseen distances", f"{about}\n\n{text}", document, command=options.call)
+    write_plot(options.plot, lambda: plot_distances({name: each.accuracy for name, each in results.items()}))
