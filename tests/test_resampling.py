@@ -171,3 +171,10 @@ def test_scales_that_leave_no_pixel_raise_an_error():
 def test_invalid_arguments_raise_an_error(call, error, message):
     with pytest.raises(error, match=message):
         call(torch.rand(1, 1, 8, 8))
+
+
+def test_matrices_are_not_made_on_the_default_device():
+    images = torch.rand(1, 1, 23, 23)
+    with torch.device("meta"):
+        resample(images.to("meta"), 1 / 1.37)  # never before
+    assert resample(images, 1 / 1.37).device.type == "cpu"

@@ -74,11 +74,12 @@ class BakedConvolution(nn.Module):
             self.folded, self.before, self.after = True, layer.before, layer.after  # averages commute with the norm
         with torch.no_grad():
             exact = copy.deepcopy(layer).double()
-            kernels, bias = exact.kernels(), exact.bias
+            kernels, bias, phases = exact.kernels(), exact.bias, getattr(layer, "phases", 1)
+            bias = None if bias is None else bias.repeat_interleave(phases)
         self.scales = len(kernels)
         factor = torch.ones(1, dtype=torch.float64, device=layer.weight.device)
         if norm is not None:
-            factor, shift = _affine(norm)
+            factor, shift = (number.repeat_interleave(phases) for number in _affine(norm))
             bias = shift if bias is None else bias.detach() * factor + shift
         # A buffer per distinct kernel, as the layer has one per distinct stencil.
         sources = [next(l for l in range(k + 1) if kernels[l] is kernels[k]) for k in range(self.scales)]

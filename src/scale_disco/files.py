@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -182,6 +182,16 @@ def parse_json(content: str | bytes) -> Any:
 def reason(error: BaseException) -> str:
     """Return the first line of an error's message, or its type."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are.
+
+    Example:
+        >>> listed(["a", "b", "c", "d"]), listed(["a", "b"])
+        ('a, b, c and 1 more', 'a, b')
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def plain(words: object) -> str:

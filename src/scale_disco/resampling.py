@@ -8,6 +8,8 @@ rounding: 39 pixels shrunk by 1.3 are 30 here.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
@@ -19,6 +21,13 @@ from .scales import TOLERANCE, Scales
 _RADIUS = {"nearest": 1.0, "nearest-exact": 1.0, "linear": 1.0, "cubic": 2.0}  # of the interpolation kernel, in pixels
 _TORCH_NAMES = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 _SLACK = 1e-9  # keeps floor() of a product that should be an integer on that integer
+
+
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """Create new tensors on the CPU, also within `with torch.device("meta")`; a decorator as well."""
+    with torch.device("cpu"):
+        yield
 
 
 def canonical_mode(mode: str) -> str:
@@ -100,6 +109,7 @@ def resample_matrix(size: int, scale: float, *, mode: str = "cubic", antialias: 
 
 
 @lru_cache(maxsize=16)  # enough for a loop over a few ratios and sizes; more would hold large matrices in memory
+@on_cpu()
 def _matrix(size: int, scale: float, mode: str, antialias: bool) -> Tensor:
     rows = math.floor(size * scale + _SLACK)
     ratio = 1 / scale

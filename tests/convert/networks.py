@@ -108,6 +108,21 @@ class UNet(nn.Module):
         return self.up(torch.cat([skip, F.interpolate(deep, scale_factor=2, mode="bilinear")], 1))
 
 
+class Decoder(nn.Module):
+    """A U-Net with transposed convolutions, as in nnU-Net and many others."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.deep = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, 2, 1)
+        self.up, self.norm = nn.ConvTranspose2d(8, 6, 2, 2, groups=2), nn.BatchNorm2d(6)
+        self.last = nn.ConvTranspose2d(14, 2, 3, 1, 1)
+
+    def forward(self, x):
+        skip = F.relu(self.down(x))
+        y = F.relu(self.norm(self.up(F.relu(self.deep(skip)))))
+        return self.last(torch.cat([skip, y], 1))
+
+
 class Reused(nn.Module):
     """One convolution called twice, by a functional forward."""
 
@@ -184,6 +199,7 @@ NETWORKS = {
     "depthwise, squeeze-excitation": (Mobile, "before pool"),
     "dense, strided 7x7": (Dense, "after norm"),
     "u-net": (UNet, "at the output"),
+    "transposed convolutions": (Decoder, "at the output"),
     "reused": (Reused, "after conv"),
     "counted": (Counted, "at the output"),
     "heads": (Heads, "before pool"),

@@ -101,6 +101,7 @@ PLACES = {
     "depthwise, squeeze-excitation": "before head",
     "dense, strided 7x7": "before classifier",
     "u-net": "at the output",
+    "transposed convolutions": "at the output",
     "reused": "before head",
     "counted": "before head",
     "even, oblong, dilated": "before 7",

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import check_choice, check_count
-from ..resampling import canonical_mode
+from ..resampling import canonical_mode, on_cpu
 from ..scales import Scales, as_scales
 from .descent import Progress, descend
 from .prior import CorrelatedNoise, Prior, TooFewPixelsError, as_prior
 from .solve import Conditions, plan, predicted_errors, solve, total_error
-from .stencil import Basis, Stencil, on_cpu
+from .stencil import Basis, Stencil
 
 # Stencils grow as long as two more pixels a side reduce the predicted error by at least this fraction.
 SUPPORT_TOLERANCE = 0.05
@@ -130,9 +130,8 @@ def at_scales(basis: Basis, scales: Scales) -> Basis:
     kind, spec = basis.spec["kind"], basis.spec
     if kind not in (DiscreteBasis.kind, f"recombined {DiscreteBasis.kind}"):
         raise ValueError(f"with_scales: expected a DiscreteBasis, which can be solved again, got a {kind} basis")
-    options = {
-        name: spec[name] for name in ("spatial_dims", "mode", "antialias", "solver", "steps", "seed") if name in spec
-    }
+    names = ("spatial_dims", "mode", "antialias", "solver", "steps", "seed")
+    options = {name: spec[name] for name in names if name in spec}
     solved = DiscreteBasis(basis.kernel_size, scales, prior=basis._prior, **options)
     # At the first scale functions are pixels, so that those of a mixed basis are its matrix.
     return solved if kind == DiscreteBasis.kind else solved.mix(basis.stencils[0].functions.flatten(1))

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..checks import check_choice, check_count, check_positive
+from ..resampling import on_cpu
 from .sampled import Presets, SampledBasis, Sampling, centered, mnist_preset
-from .stencil import on_cpu
 
 # The matrices by which the authors' DISCO networks mix their pixel basis: DISCO-A (stl10) and DISCO-B (mnist).
 MIXING_PRESETS: Presets = {

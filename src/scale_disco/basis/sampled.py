@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ..checks import check_choice, check_count, check_positive
+from ..resampling import on_cpu
 from ..scales import as_scales
-from .stencil import Basis, Stencil, on_cpu
+from .stencil import Basis, Stencil
 
 # A function this much smaller at the first scale than at another is rounding noise there.
 _VANISHED = 1e-12

@@ -4,8 +4,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from ..checks import check_count
 from ..files import parse_json, plain, write
-from ..resampling import canonical_mode
+from ..resampling import canonical_mode, on_cpu
 from ..scales import as_scales
 from .prior import Prior, as_prior
 from .solve import Conditions, predicted_errors, tap_offsets, total_error
@@ -29,13 +28,6 @@ _PERIOD = {1: 256, 2: 64, 3: 32}  # pixels of the periodic grid on which `Stenci
 _LAYERS = 10  # after which the correlation of features, and so the power, has converged
 _FORMAT = "scale-disco basis 1"
 Spec = dict[str, Any]  # a JSON object
-
-
-@contextmanager
-def on_cpu() -> Iterator[None]:
-    """Create new tensors on the CPU, also within `with torch.device("meta")`; a decorator as well."""
-    with torch.device("cpu"):
-        yield
 
 
 @dataclass(frozen=True, eq=False)

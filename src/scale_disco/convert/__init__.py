@@ -21,7 +21,7 @@ from ..nn.conv import ScaleConvolution, warn_unequal_steps
 from ..scales import Scales, as_scales
 from .decimated import DecimatedNetwork
 from .inspect import ConversionCheck, Recorder, find_output_problem
-from .layers import PLAIN, FoldedConv, FoldedLift, call_of, is_spatial, is_strided
+from .layers import PLAIN, TRANSPOSED, FoldedConv, FoldedLift, call_of, is_spatial, is_strided
 from .network import DECISION, OUTPUT, ProjectionPoint, ScaleEquivariant, with_scales
 from .pools import MAX_POOLS
 from .surgery import Replacement, replace_modules
@@ -31,7 +31,7 @@ __all__ = ["DecimatedNetwork", "ScaleEquivariant", "to_scale_equivariant", "with
 _WHO = "to_scale_equivariant"
 # Layers that mix positions and cannot be enlarged.
 _UNSUPPORTED = (
-    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Unfold, nn.Fold, nn.RNNBase),
+    *(nn.Unfold, nn.Fold, nn.RNNBase),
     *(nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
 )
 _EXAMPLE_SIDE = {1: 1024, 2: 224, 3: 32}
@@ -117,7 +117,9 @@ def to_scale_equivariant(
     record = _recorded(model, first, example, required=project is not None or example is not None)
     refused = _refused(model, first.weight.ndim - 2, record, pooling, downsampling)
     check = None if record is None else ConversionCheck(model, _example(first, example), scales, reduce)
-    problem = check.find_batch_dependence() if check is not None and strict else None
+    problem = None if check is None else check.find_batch_dependence()
+    same = problem is None and pooling != "average" and downsampling != "centered"  # at the first scale
+    problem = problem if strict else None
     spatial = [name for name, part in model.named_modules() if is_spatial(part)]
     order = spatial if record is None else [*record.calls, *spatial]
     lifting = next(name for name in order if name in spatial)  # called first
@@ -140,12 +142,13 @@ def to_scale_equivariant(
         network = copy.deepcopy(model)
         lift_layer, ordinary = network.get_submodule(lifting), {network.get_submodule(name) for name in unchanged}
         centered = downsampling == "centered"
-        parts = Replacement(scales, scale_extent, lift_layer, ordinary, pooling, centered, antialias)
+        direct = record is not None and record.unpools
+        parts = Replacement(scales, scale_extent, lift_layer, ordinary, pooling, centered, antialias, direct)
         lift = FoldedLift(scales, first.weight.ndim - 2).to(first.weight) if antialias else None
         network = replace_modules(network, parts.chosen, parts.make)
         net = ScaleEquivariant(network, scales, place, reduce, unconverted, lift=lift)
         net.training = model.training  # submodules keep their own: frozen norms stay in evaluation mode
-        problem = None if check is None else check.find_problem(net)
+        problem = None if check is None else check.find_problem(net, same)
         if problem is None:
             return net
     raise ValueError(f"{_WHO}: {problem}")
@@ -281,7 +284,7 @@ def _refused(model: nn.Module, dims: int, record: Recorder | None, pooling: str,
                 if not is_spatial(part) and any(map(any, layout.pads[0])):
                     refused[name] = f"a strided {type(part).__name__} of one pixel with padding"
     if record is not None:
-        layers = {name for name, part in parts if isinstance(part, PLAIN)}
+        layers = {name for name, part in parts if isinstance(part, (*PLAIN, *TRANSPOSED))}
         pools = {name for name, part in parts if isinstance(part, MAX_POOLS)}
         refused |= {name: why for name, why in record.unsupported.items() if name not in layers | set(refused)}
         if pooling != "as-is":

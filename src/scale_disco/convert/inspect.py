@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,11 +23,15 @@ from .network import ProjectionPoint, ScaleEquivariant
 _CONVOLUTIONS = set(CONVOLUTION.values())
 _UNSUPPORTED: dict[Any, str] = {
     **dict.fromkeys((F.scaled_dot_product_attention, F.multi_head_attention_forward), "attention"),
-    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), "a transposed convolution"),
+    **dict.fromkeys(
+        (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), "a functional transposed convolution"
+    ),
     **{function: function.__name__ for function in (F.unfold, F.fold, F.grid_sample)},
 }
 _PRODUCTS = {torch.matmul, torch.bmm, torch.einsum, torch.baddbmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__}
-_MAX_POOLS = {F.max_pool1d, F.max_pool2d, F.max_pool3d, torch.max_pool1d, torch.max_pool2d, torch.max_pool3d}
+_MAX_POOLS: set[Any] = {F.max_pool1d, F.max_pool2d, F.max_pool3d, torch.max_pool1d, torch.max_pool2d, torch.max_pool3d}
+_MAX_POOLS |= {F.max_pool1d_with_indices, F.max_pool2d_with_indices, F.max_pool3d_with_indices}
+_UNPOOLS = {F.max_unpool1d, F.max_unpool2d, F.max_unpool3d}
 
 
 class Recorder(TorchFunctionMode):
@@ -41,6 +46,7 @@ class Recorder(TorchFunctionMode):
         self.calls: dict[str, int] = {}  # number of calls per module, in order of the first call
         self.unsupported: dict[str, str] = {}  # functions that cannot be converted, by module
         self.max_pools: dict[str, str] = {}  # max pools that are not modules
+        self.unpools = False  # positions of maxima, which rounding can change
         self.places: list[ProjectionPoint] = []  # around the last global pool, best first
         self.head: ProjectionPoint | None = None  # before the first of the last layers, which see vectors only
         self._stack: list[tuple[str, int, tuple[int, ...]]] = []  # active modules: name, call, ids of inputs
@@ -104,6 +110,7 @@ class Recorder(TorchFunctionMode):
     def _note(self, func: Any, leaves: Sequence[Any], inputs: Sequence[Tensor]) -> None:
         """Remember a call that cannot be converted."""
         name = self._stack[-1][0]
+        self.unpools |= func in _UNPOOLS
         if func in _MAX_POOLS:
             self.max_pools[name] = f"{func.__name__.strip('_')} outside of a module"
         elif func in _CONVOLUTIONS and math.prod(leaves[1].shape[2:]) > 1:
@@ -142,8 +149,9 @@ class ConversionCheck:
 
     def find_batch_dependence(self) -> str | None:
         """Return why the output for an image depends on more than that image, which would mix scales; None if not."""
-        outputs = tree_leaves(self._output(len(self.scales) * self.batch))
-        for output, expected in zip(outputs, tree_leaves(self.expected), strict=True):
+        images = self._images(len(self.scales) * self.batch)
+        whole = self._output(len(images))
+        for output, expected in zip(tree_leaves(whole), tree_leaves(self.expected), strict=True):
             if isinstance(output, (str, int, float, type(None))):
                 continue
             if not isinstance(output, Tensor):
@@ -152,9 +160,9 @@ class ConversionCheck:
             if output.ndim == 0 or len(output) != len(self.scales) * self.batch:
                 shape = tuple(expected.shape)
                 return f"{self.who} returns a tensor of shape {shape}, whose first dimension is not the batch size"
-            if not _close(output[: self.batch], expected):
-                why = "depends on the other images of the batch, or is random"
-                return f"the output of {self.who} for an image {why}; pass strict=False to convert it anyway"
+        if not _agree(whole, self.expected) and not self._agree_in_double(self.model, images, self.batch):
+            why = "depends on the other images of the batch, or is random"
+            return f"the output of {self.who} for an image {why}; pass strict=False to convert it anyway"
         return None
 
     def batch_sizes(self, place: ProjectionPoint | None) -> tuple[dict[str, set[int]], str | None]:
@@ -194,24 +202,57 @@ class ConversionCheck:
                 return {}, f"{self.who} calls {name} before and after the projection; pass another module as project="
         return sizes, None
 
-    def find_problem(self, net: ScaleEquivariant) -> str | None:
-        """Return why a converted network does not behave like the given one; None if it does."""
+    def find_problem(self, net: ScaleEquivariant, same: bool) -> str | None:
+        """Return why a converted network does not run, or (`same`) differs at the first scale; None if all is well."""
         called: set[nn.Module] = set()
         layers = {name: part for name, part in net.network.named_modules() if isinstance(part, FoldedConv)}
         try:
             with ExitStack() as hooks, eval_mode(net, self.model):
                 for part in layers.values():
                     hooks.enter_context(part.register_forward_pre_hook(lambda part, _: called.add(part)))
-                shapes, expected = (tree_map(_shape, run(self.example.clone())) for run in (net, self.model))
+                reducing = net if net.project is None else net.project  # run it, but go on with the first scale
+                hooks.enter_context(reducing.register_forward_hook(_take_first_scale))
+                output, expected = net(self.example.clone()), self.model(self.example.clone())
+                same = not same or _agree(output, expected) or self._agree_in_double(net, self.example)
+                place = "" if same else self._first_difference(net)
         except Exception as error:  # from the network's own code
             return f"the converted {self.who} does not run: {reason(error)}"
-        if net.place is not None and shapes != expected:
+        shapes, expected = tree_map(_shape, output), tree_map(_shape, expected)
+        if shapes != expected:
             return f"the converted {self.who} returns shape {shapes}, expected {expected}"
         for name, part in layers.items():
             if name in self.called and part not in called:
                 hint = "is it in a plain list? Use nn.ModuleList or nn.ModuleDict"
                 return f"{self.who} calls {name} from outside its submodules ({hint})"
-        return None
+        where = f"; the first module that differs is {place}" if place else ""
+        return None if same else f"the first scale of the converted {self.who} differs from its output{where}"
+
+    def _agree_in_double(self, net: nn.Module, images: Tensor, count: int | None = None) -> bool:
+        """Return whether a network is the given one on its first images where rounding is 1e9 times smaller."""
+        try:
+            net, model = copy.deepcopy((net, self.model))
+            images = images.double() if images.is_floating_point() else images
+            return _agree(net.double()(images.clone()), model.double()(images[:count].clone()))
+        except Exception:  # it needs another precision
+            return False
+
+    def _first_difference(self, net: ScaleEquivariant) -> str:
+        """Return the name of the module that is the first to compute something else at the first scale, if any."""
+        outputs: list[dict[str, Tensor]] = []  # of the first call of every module
+        for root, call in ((self.model, self.model), (net.network, net)):
+            seen: dict[str, Tensor] = {}
+            with ExitStack() as hooks:
+                for name, part in root.named_modules():
+                    hooks.enter_context(part.register_forward_hook(partial(_keep_output, seen, name)))
+                call(self.example.clone())
+            outputs.append(seen)
+        given, converted = outputs
+        return next((name for name in converted if name in given and not _agree(converted[name], given[name])), "")
+
+
+def _keep_output(outputs: dict[str, Tensor], name: str, part: nn.Module, inputs: Any, out: Any) -> None:
+    if isinstance(out, Tensor):
+        outputs.setdefault(name, out.clone())
 
 
 def find_output_problem(net: ScaleEquivariant, model: nn.Module, example: Tensor) -> str | None:
@@ -230,13 +271,24 @@ def _is_vector(x: Tensor) -> bool:
     return x.ndim > 1 and x.shape[0] == 1 and math.prod(x.shape[2:]) == 1
 
 
+def _take_first_scale(part: nn.Module, inputs: Any, out: Any) -> Any:
+    scales = out if isinstance(part, ScaleEquivariant) else inputs[0]
+    return tree_map(lambda x: x.select(min(2, x.ndim - 1), 0) if isinstance(x, Tensor) else x, scales)
+
+
+def _agree(outputs: Any, expected: Any) -> bool:
+    """Return whether the first images of all tensors are equal up to rounding."""
+    pairs = list(zip(tree_leaves(outputs), tree_leaves(expected), strict=False))
+    return all(_close(a[: len(b)] if b.ndim else a, b) for a, b in pairs if isinstance(b, Tensor))
+
+
 def _close(output: Tensor, expected: Tensor) -> bool:
-    """Return whether two outputs are equal up to rounding."""
+    """Return whether two tensors are equal up to rounding."""
     if output.shape != expected.shape or expected.is_meta or not expected.isfinite().all():
         return output.shape == expected.shape
     if not expected.is_floating_point():
         return True  # predicted classes can change by rounding
-    tolerance = 1e-3 if torch.finfo(expected.dtype).bits > 16 else 5e-2
+    tolerance = {64: 1e-8, 32: 1e-4}.get(torch.finfo(expected.dtype).bits, 5e-2)
     return bool((output - expected).abs().max() <= tolerance * expected.abs().max()) if expected.numel() else True
 
 

@@ -30,6 +30,7 @@ except ImportError:  # a private function; without it, kernels are not cached
 
 
 PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 # Layer -> weights and the kernels computed from them. Outside of the layers, so that copies and files have none.
 _KERNELS: "WeakKeyDictionary[FoldedConv, tuple[list[Tensor], list[Tensor]]]" = WeakKeyDictionary()
 _DENSE_SIDE = 15  # of the largest kernel that is solved as a whole; larger ones are products of their axes
@@ -50,6 +51,8 @@ class FoldedConv(FixedTensors):
         >>> FoldedConv(conv, Scales([1, 2]))(torch.randn(2 * 4, 3, 32, 32)).shape
         torch.Size([8, 8, 16, 16])
     """
+
+    phases, direct = 1, False  # outputs per pixel and channel; whether the first scale is exact bit for bit
 
     def __init__(
         self, conv: Any, scales: Scales, scale_extent: int = 1, *, centered: bool = False, antialias: bool = False
@@ -74,22 +77,29 @@ class FoldedConv(FixedTensors):
         self._place(scales)
 
     def _place(self, scales: Scales) -> None:
-        self.scales, own = scales, self._own
-        placed = _placed(self.kernel_size, own.dilations[0], scales, self._antialias)
+        self._place_kernel(scales, self.kernel_size, self._own)
+
+    def _place_kernel(self, scales: Scales, kernel_size: tuple[int, ...], own: Layout) -> None:
+        self.scales, own = scales, own._replace(direct=self.direct)
+        placed = _placed(kernel_size, own.dilations[0], scales, self._antialias)
         pads = tuple(kernel.pads(placed[0], own.pads[0]) for kernel in placed)
         averaged = self._centered and max(own.stride) > 1
         stride = (1,) * self.spatial_dims if averaged else own.stride
-        self.layout = Layout(stride, own.groups, own.padding_mode, tuple(kernel.dilation for kernel in placed), pads)
+        self.layout = own._replace(stride=stride, dilations=tuple(kernel.dilation for kernel in placed), pads=pads)
         self.after = mean_pool(own.stride) if averaged else nn.Identity()
         # A buffer per distinct stencil; none where the kernel is the weights themselves.
         self._names = tuple("" if kernel.functions is None else f"stencil{kernel.source}" for kernel in placed)
         self.fix({f"stencil{p.source}": p.functions for p in placed if p.functions is not None}, self.weight)
+
+    def _arranged(self, weight: Tensor) -> Tensor:
+        return weight  # [T, ...]; the kernel at the first scale
 
     def kernels(self) -> list[Tensor]:
         """Return the kernel of every scale, [T, C', C / groups, side, ...]."""
         weight = self.weight[None]
         if self.scale_extent > 1:
             weight = torch.cat([weight, self.neighbours])
+        weight = self._arranged(weight)
         flat = weight.flatten(3).movedim(0, 2)  # [C', C / groups, T, F]
         enlarged = {name: kernels(flat, [getattr(self, name)])[0] for name in set(self._names) if name}
         return [enlarged[name] if name else weight for name in self._names]
@@ -99,7 +109,8 @@ class FoldedConv(FixedTensors):
         if x.ndim != self.spatial_dims + 2 or x.shape[1] != self.in_channels or x.shape[0] % count:
             axes, sizes = ", ".join("DHW"[3 - self.spatial_dims :]), f"S = {count} and C = {self.in_channels}"
             raise ValueError(f"FoldedConv: expected input [S * B, C, {axes}] with {sizes}, got shape {tuple(x.shape)}")
-        y = convolve(unfold(self.before(x), count), self._ready_kernels(), self.bias, self.layout)
+        bias = self.bias if self.bias is None or self.phases == 1 else self.bias.repeat_interleave(self.phases)
+        y = convolve(unfold(self.before(x), count), self._ready_kernels(), bias, self.layout)
         out: Tensor = self.after(fold(y))
         return out.contiguous() if input.is_contiguous() else out  # for networks that take views
 
@@ -185,22 +196,17 @@ def call_of(conv: Any) -> tuple[Layout, nn.Module]:
 
     Raises ValueError for subclasses that do anything else.
     """
-    base: Any = next(kind for kind in PLAIN if isinstance(conv, kind))
+    base: Any = next(kind for kind in (*PLAIN, *TRANSPOSED) if isinstance(conv, kind))
     parameters = dict(conv.named_parameters(recurse=False))
     if any(parameters.get(name) is not getattr(conv, name) for name in ("weight", "bias")):
         raise ValueError("its weights are computed by a parametrization: remove that first")
     own = ValueError(f"{type(conv).__name__} has a forward of its own that is not padding layers and the convolution")
-    if "forward" in vars(conv):  # tracing would see that of its class
+    if {"forward", "_conv_forward"} & vars(conv).keys():  # tracing would see those of its class
         raise own
     if all(getattr(type(conv), name, None) is getattr(base, name, None) for name in ("forward", "_conv_forward")):
-        reach = [step * (side - 1) for side, step in zip(conv.kernel_size, conv.dilation, strict=True)]
-        sides = {"same": [length // 2 for length in reach], "valid": [0] * len(reach)}
-        before = sides[conv.padding] if isinstance(conv.padding, str) else conv.padding
-        after = (
-            [length - side for length, side in zip(reach, before, strict=True)] if conv.padding == "same" else before
-        )
-        pads = tuple(zip(before, after, strict=True))
-        return Layout(conv.stride, conv.groups, conv.padding_mode, (conv.dilation,), (pads,)), nn.Identity()
+        return _layout_of(conv), nn.Identity()
+    if isinstance(conv, TRANSPOSED):
+        raise ValueError(f"{type(conv).__name__} has a forward of its own")
     try:
         graph = fx.Tracer().trace(conv)
     except Exception as error:  # a forward may raise anything when it meets a symbol instead of a tensor
@@ -218,6 +224,23 @@ def call_of(conv: Any) -> tuple[Layout, nn.Module]:
     padded = nn.Sequential(*(conv.get_submodule(node.target) for node in first))
     pads = tuple(zip(padding, padding, strict=True))
     return Layout(stride, options["groups"], "zeros", (dilation,), (pads,)), padded
+
+
+def _layout_of(conv: Any) -> Layout:
+    """Return the layout of torch's own forward, which reads attributes when called: they may have been changed."""
+    taps = conv.weight.shape[2:]
+    stride, dilation = (per_axis(value, len(taps)) for value in (conv.stride, conv.dilation))
+    if conv.padding_mode != "zeros":
+        flat = list(conv._reversed_padding_repeated_twice)  # as of its construction, whatever `padding` says now
+        pads = tuple(zip(flat[-2::-2], flat[::-2], strict=True))
+    elif conv.padding in ("same", "valid"):
+        wide = conv.padding == "same"
+        reach = [wide * step * (side - 1) for side, step in zip(taps, dilation, strict=True)]
+        pads = tuple((length // 2, length - length // 2) for length in reach)
+    else:
+        numbers = (per_axis(value, len(taps)) for value in (conv.padding, conv.output_padding))
+        pads = tuple((side, side - more) for side, more in zip(*numbers, strict=True))  # more: of transposed ones
+    return Layout(stride, conv.groups, conv.padding_mode, (dilation,), (pads,))
 
 
 def _pads_only(conv: nn.Module, node: Any) -> bool:
@@ -304,10 +327,11 @@ def _enlarged(
 
 
 def is_spatial(part: Any) -> bool:
-    """Return whether a module is an ordinary convolution of more than one pixel."""
-    return isinstance(part, PLAIN) and math.prod(part.weight.shape[2:]) > 1
+    """Return whether a module is an ordinary or transposed convolution of more than one pixel."""
+    strided = isinstance(part, TRANSPOSED) and max(per_axis(part.stride, 1)) > 1
+    return strided or (isinstance(part, (*PLAIN, *TRANSPOSED)) and math.prod(part.weight.shape[2:]) > 1)
 
 
 def is_strided(part: Any) -> bool:
     """Return whether a module is an ordinary convolution of one pixel with a stride."""
-    return isinstance(part, PLAIN) and not is_spatial(part) and max(part.stride) > 1
+    return isinstance(part, PLAIN) and not is_spatial(part) and max(per_axis(part.stride, 1)) > 1

@@ -110,7 +110,7 @@ class PooledPoint(nn.Module):
     def __init__(self, conv: Any) -> None:
         super().__init__()
         self.weight, self.bias, self.groups = conv.weight, conv.bias, conv.groups
-        self.pool = mean_pool(conv.stride)
+        self.pool = mean_pool(per_axis(conv.stride, conv.weight.ndim - 2))
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = CONVOLUTION[x.ndim - 2](self.pool(x), self.weight, self.bias, groups=self.groups)
@@ -124,5 +124,6 @@ def mean_pool(size: Sequence[int]) -> nn.Module:
 
 
 def per_axis(value: Any, dims: int) -> tuple[int, ...]:
-    """Expand a number to one per axis."""
-    return (value,) * dims if isinstance(value, int) else tuple(value)
+    """Expand a number, or a sequence of one, to one per axis."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * dims if len(values) == 1 else values

@@ -7,8 +7,9 @@ from typing import Any
 from torch import nn
 
 from ..scales import Scales
-from .layers import FoldedConv, is_spatial, is_strided
+from .layers import TRANSPOSED, FoldedConv, is_spatial, is_strided
 from .pools import MAX_POOLS, GrowingMaxPool, MeanPool, PooledPoint
+from .transposed import FoldedTransposed
 
 _HOOKS = tuple(name for name in vars(nn.Identity()) if "hook" in name and not name.startswith(("_state", "_load")))
 
@@ -40,6 +41,7 @@ class Replacement:
     pooling: str
     centered: bool
     antialias: bool
+    direct: bool
     made: dict[nn.Module, nn.Module] = field(default_factory=dict)  # a layer that is used twice stays one layer
 
     def chosen(self, part: Any) -> bool:
@@ -59,5 +61,8 @@ class Replacement:
             return MeanPool(part) if self.pooling == "average" else GrowingMaxPool(part, self.scales)
         if is_spatial(part):
             extent = 1 if part is self.lifting else self.extent  # it sees the image, the same at all scales
-            return FoldedConv(part, self.scales, extent, centered=self.centered, antialias=self.antialias)
+            kind = FoldedTransposed if isinstance(part, TRANSPOSED) else FoldedConv
+            new = kind(part, self.scales, extent, centered=self.centered, antialias=self.antialias)
+            new.direct, new.layout = self.direct, new.layout._replace(direct=self.direct)
+            return new
         return PooledPoint(part)

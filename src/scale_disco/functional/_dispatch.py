@@ -47,7 +47,7 @@ def _transformed(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> Tensor | 
     """
     step = layout.dilations[k][0]
     same = tuple((step * (side // 2),) * 2 for side in kernel.shape[2:])
-    plain = (layout.stride, layout.groups, layout.padding_mode) == ((1, 1), 1, "zeros")
+    plain = (layout.stride, layout.groups, layout.padding_mode) == ((1, 1), 1, "zeros") and not layout.direct
     if not _transforms.get() or not plain or layout.pads[k] != same or set(layout.dilations[k]) != {step}:
         return None
     if not x.is_cpu or x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):

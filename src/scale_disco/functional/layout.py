@@ -29,6 +29,7 @@ class Layout(NamedTuple):
     dilations: tuple[tuple[int, ...], ...]  # per scale and axis
     pads: tuple[tuple[tuple[int, int], ...], ...]  # per scale and axis, before and after; negative values crop
     pointwise: bool = False  # one tap, the same at all scales
+    direct: bool = False  # only by F.conv*d: transforms round differently
 
     def largest_pads(self) -> list[tuple[int, int]]:
         """Return the padding before and after each axis for the largest stencil."""

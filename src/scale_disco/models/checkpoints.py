@@ -10,7 +10,7 @@ import tarfile
 import urllib.parse
 import warnings
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..files import make_folder, mapped, plain, reason
+from ..files import listed, make_folder, mapped, plain, reason
 
 PACKAGES = ("torchvision", "timm")  # that know where weights are
 _NESTED = ("state_dict", "model_state_dict", "model")  # keys of weights in the files of training scripts
-_LISTED = 3  # names in an error
 
 
 class RefusedError(ValueError):
@@ -126,9 +125,6 @@ def check_fit(network: nn.Module, tensors: Mapping[str, Tensor], where: str = ""
 
     def kind(tensor: Tensor) -> str:
         return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-
-    def listed(names: Sequence[str]) -> str:
-        return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
     missing = [name for name in own if name not in tensors and not name.endswith(".num_batches_tracked")]
     unexpected = [name for name in tensors if name not in own]

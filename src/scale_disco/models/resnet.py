@@ -108,15 +108,20 @@ class ResNet(nn.Module):
         self.layer1, self.layer2, self.layer3, self.layer4 = map(stage, range(4))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(widths[-1], check_count(type(self).__name__, "classes", classes, 1))
-        for part in self.modules():
-            if isinstance(part, nn.Conv2d):
-                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+        init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         y: Tensor = self.fc(self.avgpool(x).flatten(1))
         return y
+
+
+def init_convolutions(net: nn.Module) -> None:
+    """Draw He's random weights for all convolutions, with fan-out."""
+    for part in net.modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
 
 resnet18: Callable[..., ResNet] = partial(ResNet, BasicBlock, (2, 2, 2, 2))

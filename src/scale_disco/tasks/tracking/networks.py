@@ -18,6 +18,7 @@ from ...basis import DiscreteBasis, HermiteBasis
 from ...convert import ScaleEquivariant, to_scale_equivariant
 from ...fold import fold, unfold
 from ...models.checkpoints import read_checkpoint, weight_file
+from ...models.resnet import init_convolutions
 from ...nn import ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleMaxPool2d, ScaleProject
 from ...scales import Scales, as_scales
 from ..io.weights import PIXELS
@@ -161,10 +162,9 @@ class Siamese(nn.Module):
 
 def _step(scales: Scales) -> float:
     """Octaves between neighboring scales."""
-    octaves = [math.log2(scales[k + 1] / scales[k]) for k in range(len(scales) - 1)]
-    if not octaves or max(octaves) - min(octaves) > 1e-6:
+    if scales.step is None:
         raise ValueError(f"Siamese: expected two or more scales in geometric progression, got {scales!r}")
-    return octaves[0]
+    return math.log2(scales.step)
 
 
 def _correlate(maps: Tensor, templates: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ class CIResNet22(nn.Module):
         others = [CIRUnit(layers, 512, 128, last=index == _BLOCKS[1] - 1) for index in range(1, _BLOCKS[1])]
         self.layer1 = nn.Sequential(*first)
         self.layer2 = nn.Sequential(CIRUnit(layers, 256, 128, projected=projected), layers.pool(), *others)
-        _init_convolutions(self)
+        init_convolutions(self)
 
     def stages(self) -> list[nn.Module]:
         """Return the blocks from last to first, then the stem."""
@@ -311,17 +311,11 @@ class AlexNet(nn.Sequential):
         self.conv3 = stage(256, 384, 3)
         self.conv4 = stage(384, 384, 3, groups=2)
         self.conv5 = nn.Sequential(nn.Conv2d(384, 256, 3, groups=2))
-        _init_convolutions(self)
+        init_convolutions(self)
 
     def stages(self) -> list[nn.Module]:
         """Return the convolutions from last to first."""
         return list(self)[::-1]
-
-
-def _init_convolutions(net: nn.Module) -> None:
-    for part in net.modules():
-        if isinstance(part, nn.Conv2d):
-            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
 
 File = str | os.PathLike[str]
