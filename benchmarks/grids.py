@@ -13,7 +13,7 @@ from torch import nn
 
 from scale_disco import Scales, to_scale_equivariant
 from scale_disco.files import written_atomically
-from scale_disco.models import create_model
+from scale_disco.models import create_model, default_options
 from scale_disco.tasks.bench.timing import Cost, Step, measure
 from scale_disco.tasks.io.report import provenance, table
 
@@ -53,8 +53,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/grids.md"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    network = create_model(f"{given.network}/cnn", classes=10)
-    images = torch.randn(given.batch, 3, given.side, given.side)
+    name = f"{given.network}/cnn"
+    network = create_model(name, **{"classes": 10} if "classes" in default_options(name) else {})
+    channels = next(part.in_channels for part in network.modules() if isinstance(part, nn.Conv2d))
+    images = torch.randn(given.batch, channels, given.side, given.side)
     rows = []
     for count in given.counts:
         scales = Scales.geometric(2**0.5, count)

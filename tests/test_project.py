@@ -63,7 +63,8 @@ def test_workflows_run_targets_of_the_makefile(workflow):
     lines = [line for step in steps(workflow) for line in step.get("run", "").splitlines()]
     assert lines
     for line in lines:
-        command, *words = line.replace("${{ matrix.constraints }}", ".ci/lowest.txt").split()
+        line = line.replace("${{ matrix.constraints }}", ".ci/lowest.txt").replace("${{ matrix.target }}", "test-core")
+        command, *words = line.split()
         assert command == "make", f"{line}: add a target to the Makefile, so that everyone can run it"
         assert {word for word in words if "=" not in word} <= targets(), line
         done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True)

@@ -4,10 +4,5 @@ from __future__ import annotations
 
 from scale_disco.cli.app import COMMANDS, Command
 
-ALL: list[Command] = [
-    command
-    for group in COMMANDS.values()
-    for entry in group.values()
-    for command in ([entry] if isinstance(entry, Command) else entry.values())
-]
+ALL: list[Command] = [command for group in COMMANDS.values() for command in group]
 BY_NAME = {" ".join(command.words): command for command in ALL}

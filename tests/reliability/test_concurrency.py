@@ -235,7 +235,7 @@ def weights(run):
 
 def test_training_is_started_once(pool, data, tmp_path):
     results = pool.all(disco, *training(data, tmp_path / "concurrent"))
-    assert refusals(results, AT_WORK, "holds a run already") == len(results) - 1
+    assert refusals(results, AT_WORK, "already holds a run") == len(results) - 1
     assert disco(*training(data, tmp_path / "alone")) == (0, "")
     actual, expected = weights(tmp_path / "concurrent"), weights(tmp_path / "alone")
     assert all(torch.equal(actual[name], expected[name]) for name in expected)

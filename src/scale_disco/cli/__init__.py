@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from cyclopts import App, CycloptsError
@@ -19,7 +19,6 @@ from cyclopts.exceptions import MissingArgumentError, UnusedCliTokensError
 
 from ..files import plain
 from ..tasks.io.terminal import Stopped, UsageError, command_context
-from ..tasks.options import CommandOptions
 from .app import COMMANDS, Command, make_app
 from .config import read_config
 
@@ -77,10 +76,9 @@ def _call(words: list[str]) -> int:
             first, second = function.command.words
             app.config = [Dict({first: {second: content}}, source=str(config))]
             function, given = _parsed(app, name, words, f" (in {config})")
-        options = _options(function.command, name, given, call)
+        options = function.command.make(given, call)
         with command_context(options):
-            module, _, attribute = options.entry.partition(":")
-            getattr(import_module(f"..{module}", __name__), attribute)(options)
+            resolve_name(f"{__name__.rpartition('.')[0]}.{options.entry}")(options)
         return 0
     except (UsageError, BrokenPipeError):
         raise
@@ -104,12 +102,10 @@ def _print_notes(notes: list[str], words: list[str]) -> None:
 
 def _named(words: list[str]) -> tuple[str, Command | None]:
     """Return the name of the command in a command line, such as "disco train stl10", and the command."""
-    commands = {name: command for group in COMMANDS.values() for name, command in group.items()}
-    command = commands.get(words[0]) if words else None
-    if not isinstance(command, dict):
-        return (f"disco {words[0]}", command) if command else ("disco", None)
-    second = words[1] if len(words) > 1 and words[1] in command else ""
-    return f"disco {words[0]} {second}".rstrip(), command.get(second)
+    commands = {command.words: command for group in COMMANDS.values() for command in group}
+    if command := commands.get(tuple(words[:2])) or commands.get(tuple(words[:1])):
+        return command.name, command
+    return f"disco {words[0]}" if words and words[0] in {first for first, *_ in commands} else "disco", None
 
 
 def _parsed(app: App, name: str, words: list[str], where: str = "") -> tuple[Any, dict[str, Any]]:
@@ -130,14 +126,6 @@ def _parsed(app: App, name: str, words: list[str], where: str = "") -> tuple[Any
     return None, {}
 
 
-def _options(command: Command, name: str, given: dict[str, Any], call: str) -> CommandOptions:
-    """Return the options, checked before anything heavy is imported."""
-    try:
-        return command.make(given, call)
-    except UsageError as error:
-        raise UsageError(f"{name}: {error}; see {name} --help") from error
-
-
 def _message(error: CycloptsError) -> str:
     """Return the message of cyclopts in the style of ours."""
     if isinstance(error, UnusedCliTokensError):
@@ -146,7 +134,8 @@ def _message(error: CycloptsError) -> str:
     message = message.partition(" Available commands")[0].rstrip(".").replace("[", "").replace("]", "")
     message = re.sub(r"[.] (\w)", lambda match: f", {match[1].lower()}", message)
     if isinstance(error, MissingArgumentError):
-        return re.sub("requires an argument", "requires a value", message).replace("positional arguments", "values")
+        message = re.sub("requires (an argument|at least 1 element, got 0)", "requires a value", message)
+        return message.replace("positional arguments", "values")
     return f"{message[:1].lower()}{message[1:]}"
 
 

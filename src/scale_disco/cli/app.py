@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, CoercionError, Group, Parameter, convert
 
 from .. import __version__
 from ..tasks.bench.options import BenchOptions
@@ -33,33 +33,37 @@ _EVERY = "Options of every command: --json, --quiet, --threads N, --debug (see d
 
 
 class Command:
-    """A command: its words, and the options that it takes.
+    """A command: its name, and the options that it takes.
 
     Args:
-        words: Such as ("train", "mnist-scale").
+        name: Such as "train mnist-scale".
         options: Its declaration.
-        run_options: For `disco train`, the options of the experiment.
+        run_options: For `disco train`, the options of the experiment, with the help of the command.
         summary: First line of the help (default: that of the declaration).
         examples: End of the help (default: that of the declaration).
     """
 
     def __init__(
         self,
-        words: tuple[str, ...],
+        name: str,
         options: type[CommandOptions],
         run_options: type[RunOptions] | None = None,
+        *,
         summary: str = "",
         examples: str = "",
     ) -> None:
-        self.words, self.options, self.run_options = words, options, run_options
+        self.name, self.words = f"disco {name}", tuple(name.split())
+        self.options, self.run_options = options, run_options
+        own = dict(sorted(options.fields().items(), key=self._position))
+        self.fields, self.types = own, options.types()
+        if run_options:
+            summary, examples = run_options.summary, run_options.examples
+            if not run_options.caches:
+                del own["cache"]
+            self.fields, self.types = {**run_options.fields(), **own}, {**run_options.types(), **options.types()}
         self.summary = summary or inspect.getdoc(options).partition("\n")[0]  # type: ignore[union-attr]
         notes = re.sub(r"(?<=\S)\n(?=\S)", " ", examples or options.examples)  # paragraphs, which the terminal wraps
         self.epilogue = f"Examples:\n{notes}\n{_EVERY}"
-        own = dict(sorted(options.fields().items(), key=self._position))
-        if run_options and not run_options.caches:
-            del own["cache"]
-        self.fields = {**(run_options.fields() if run_options else {}), **own}
-        self.types = {**(run_options.types() if run_options else {}), **options.types()}
 
     def _position(self, named: tuple[str, Any]) -> tuple[bool, bool, bool]:
         """Return the sort key of a field: positional ones, those of the command itself, shared ones, common ones."""
@@ -73,7 +77,7 @@ class Command:
             name, equals, value = word.partition("=")
             if name in self.options.former and name not in map(flag, self.fields):
                 words[index] = f"{self.options.former[name]}{equals}{value}"
-                notes.append(f"disco {' '.join(self.words)}: {name} is now {self.options.former[name]}")
+                notes.append(f"{self.name}: {name} is now {self.options.former[name]}")
         return words, notes
 
     def make(self, given: Mapping[str, Any], call: str) -> CommandOptions:
@@ -81,10 +85,21 @@ class Command:
         values = {name: self._parsed(name, value) for name, value in given.items()}
         more = {"experiment": self.words[-1], "given": values, "call": call}
         names = {each.name for each in dataclasses.fields(self.options)}
+        options = self.options(**{name: value for name, value in {**values, **more}.items() if name in names})
         if self.run_options:
             own = {name: value for name, value in values.items() if name in self.run_options.fields()}
             check_values(self.run_options.fields(), own, files=not values.get("resume"))
-        return self.options(**{name: value for name, value in {**values, **more}.items() if name in names})
+            if not (values.get("resume") or values.get("print_config")):
+                self._check_data(values.get("data", self.fields["data"].default), own)
+        return options
+
+    def _check_data(self, folder: Path, given: Mapping[str, Any]) -> None:
+        """Report a missing data file before torch is imported."""
+        assert self.run_options is not None
+        defaults = {name: each.default for name, each in self.run_options.fields().items()}
+        path, command = self.run_options.data_file(folder, {**defaults, **given}) or (folder, "")
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file; create it: {command}")
 
     def _parsed(self, name: str, value: Any) -> Any:
         parse = self.fields[name].metadata["parse"]
@@ -93,7 +108,7 @@ class Command:
         try:
             return tuple(map(parse, value)) if isinstance(value, tuple) else parse(value)
         except ValueError as error:
-            raise UsageError(f"{flag(name)}: {error}") from None
+            raise UsageError(f"{self.name}: {flag(name)}: {error}; see {self.name} --help") from None
 
     def function(self) -> Any:
         """Return a function with the signature that cyclopts reads; it is never called."""
@@ -124,7 +139,8 @@ class Command:
             choices=about["choices"] or None,
             negative=(),
             allow_repeating=True,
-            consume_multiple=True,
+            consume_multiple=1,  # value or more
+            converter=_integers if "int" in str(kind) else None,
             allow_leading_hyphen=bool(about["parse"]) and not many,
             show_default=False if hidden else lambda _: text,
             metavar="VALUE" if about["parse"] and not many else _METAVARS.get(kind),
@@ -132,6 +148,14 @@ class Command:
         )
         positional = inspect.Parameter.POSITIONAL_ONLY if about["positional"] else inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, positional, default=default, annotation=Annotated[kind, parameter])
+
+
+def _integers(kind: Any, tokens: Any) -> Any:
+    """Return the value of an integer option, or of a list of them; cyclopts alone would round 2.5."""
+    for token in tokens:
+        if "." in token.value:
+            raise CoercionError(token=token, target_type=int)
+    return convert(kind, tokens)
 
 
 _OPTIONS, _RUN = Group("Options", sort_key=1), Group("Options of the run", sort_key=2)
@@ -143,52 +167,42 @@ _METAVARS: dict[Any, str] = {
     Path: "PATH",
 }
 
-_TRAIN: dict[str, type[RunOptions]] = {
-    options.experiment: options
-    for options in (MnistScaleOptions, Stl10Options, GeneralizationOptions, TrackerOptions, SceneTrainOptions)
-}
+_TRAIN = (MnistScaleOptions, Stl10Options, GeneralizationOptions, TrackerOptions, SceneTrainOptions)
 _TABLES = {"mnist-scale": ("Table 1", "--plot table.png"), "stl10": ("Tables 2 and 3", "--scales scales.png")}
 
-# A new command joins here: by group, name and subcommand; "" is the command without one.
-COMMANDS: dict[str, dict[str, Command | dict[str, Command]]] = {
-    "Start": {"quickstart": Command(("quickstart",), QuickstartOptions)},
-    "Kernels": {
-        "basis": Command(("basis",), BasisOptions),
-        "equivariance": Command(("equivariance",), EquivarianceOptions),
-        "bench": Command(("bench",), BenchOptions),
-    },
-    "Experiments": {
-        "data": {
-            "mnist-scale": Command(("data", "mnist-scale"), MnistScaleDataOptions),
-            "stl10": Command(("data", "stl10"), Stl10DataOptions),
-            "generalization": Command(("data", "generalization"), GeneralizationDataOptions),
-            "zoom": Command(("data", "zoom"), ZoomOptions),
-        },
-        "train": {
-            name: Command(("train", name), TrainOptions, options, options.summary, options.examples)
-            for name, options in _TRAIN.items()
-        },
-        "test": {
-            "": Command(("test",), TestOptions),
-            "scene": Command(("test", "scene"), SceneTestOptions),
-            "kth-tips": Command(("test", "kth-tips"), KthTipsOptions),
-        },
-        "table": {
-            name: Command(
-                ("table", name),
+# By group; a new command joins here.
+COMMANDS: dict[str, list[Command]] = {
+    "Start": [Command("quickstart", QuickstartOptions)],
+    "Kernels": [
+        Command("basis", BasisOptions),
+        Command("equivariance", EquivarianceOptions),
+        Command("bench", BenchOptions),
+    ],
+    "Experiments": [
+        Command("data mnist-scale", MnistScaleDataOptions),
+        Command("data stl10", Stl10DataOptions),
+        Command("data generalization", GeneralizationDataOptions),
+        Command("data zoom", ZoomOptions),
+        *(Command(f"train {options.experiment}", TrainOptions, options) for options in _TRAIN),
+        Command("test", TestOptions),
+        Command("test scene", SceneTestOptions),
+        Command("test kth-tips", KthTipsOptions),
+        *(
+            Command(
+                f"table {name}",
                 TableOptions,
                 summary=f"Compare evaluated runs with the paper's {title}.",
                 examples=f"  disco table {name} runs\n  disco table {name} runs --out table.md {plot}\n",
             )
             for name, (title, plot) in _TABLES.items()
-        }
-        | {"generalization": Command(("table", "generalization"), SizeTableOptions)},
-    },
-    "Tracking": {"track": Command(("track",), TrackOptions), "otb": Command(("otb",), OtbOptions)},
-    "Scenes": {"scene": Command(("scene",), SceneOptions)},
-    "Shell": {"completion": Command(("completion",), CompletionOptions)},
+        ),
+        Command("table generalization", SizeTableOptions),
+    ],
+    "Tracking": [Command("track", TrackOptions), Command("otb", OtbOptions)],
+    "Scenes": [Command("scene", SceneOptions)],
+    "Shell": [Command("completion", CompletionOptions)],
 }
-_SUMMARIES = {
+_SUMMARIES = {  # of commands with subcommands
     "data": "Create, download or verify data sets.",
     "train": "Train a network of the paper.",
     "test": "Evaluate a trained network, also over scales.",
@@ -221,30 +235,17 @@ def make_app() -> App:
     app["--help"].show = app["--version"].show = False
     for title, commands in COMMANDS.items():
         group = Group.create_ordered(title)
-        for name, command in commands.items():
-            if isinstance(command, Command):
-                _add(app, name, command, group=group)
-                continue
-            subcommands = App(
-                name=name, help=_SUMMARIES[name], help_epilogue=_EVERY, group=group, sort_key=len(list(app))
-            )
-            for word, each in command.items():
-                if word:
-                    _add(subcommands, word, each)
-                else:
-                    subcommands.default(each.function())
-                    subcommands.help_epilogue = each.epilogue
-            app.command(subcommands)
+        for command in commands:
+            name, parent, place = command.words[-1], app, {"group": group}
+            if (first := command.words[0]) in _SUMMARIES:
+                if first not in app:
+                    summary, position = _SUMMARIES[first], len(list(app))
+                    app.command(App(name=first, help=summary, help_epilogue=_EVERY, group=group, sort_key=position))
+                parent, place = app[first], {}
+            if name == parent.name[0]:  # without a subcommand
+                parent.default(command.function())
+                parent.help_epilogue = command.epilogue
+            else:
+                details: dict[str, Any] = {"help": command.summary, "help_epilogue": command.epilogue, **place}
+                parent.command(command.function(), name=name, sort_key=len(list(parent)), **details)
     return app
-
-
-def _add(app: App, name: str, command: Command, **details: Any) -> None:
-    position = len(list(app))
-    app.command(
-        command.function(),
-        name=name,
-        help=command.summary,
-        help_epilogue=command.epilogue,
-        sort_key=position,
-        **details,
-    )

@@ -41,9 +41,11 @@ class BasisOptions(ScalesOptions, OperatorOptions):
         "images that the basis is optimal for: image, white (noise, as in the paper), a correlation of neighboring "
         "pixels in [0, 1), photos, digits or a folder of images (default: image)",
     )
-    support: tuple[int, ...] | None = option(None, "size of the solved stencils in taps, one or per scale")
+    support: tuple[int, ...] | None = option(
+        None, "side of the solved stencils in taps, one or per scale (default: enlarged until the error hardly falls)"
+    )
     solver: str = option("exact", "exact, or gradient descent as in the paper", choices=("exact", "gradient"))
-    steps: int | None = option(None, "number of gradient descent steps")
+    steps: int | None = option(None, "number of gradient descent steps (required by --solver gradient)")
     seed: int = seed_option("gradient descent")
     load: Path | None = option(
         None, "load a basis instead of solving one; --prior sets the images of its error", exists=FILE
@@ -93,6 +95,7 @@ class TestOptions(CommandOptions):
   disco test runs/mnist-disco-0-fast-0
   disco test runs/mnist-disco-0-fast-0 --plot scales.png --out scales.md
   disco test runs/mnist-disco-0-fast-0 --limit 1000
+  disco test runs/mnist-disco-0-fast-0 --test-scales 7 --out more.md
   disco test runs/stl10-disco-16-8-paper-0 --device cuda
 
 The test set of MNIST-scale has 50,000 images: --limit shortens the test, and is not recorded in the run.
@@ -107,9 +110,18 @@ The test set of MNIST-scale has 50,000 images: --limit shortens the test, and is
     )
     limit: int | None = option(None, "maximum number of images of the test set (default: all)", rule=at_least(1))
     outside: int = option(2000, "maximum number of images per set outside the training scales", rule=at_least(0))
+    test_scales: int | None = option(
+        None, "test with so many scales from 1 up as well (DISCO, decimated grid)", rule=at_least(1)
+    )
+    enlarge: int = option(0, "number of scales below 1 in that test (decimated grid)", rule=at_least(0))
     device: str = device_option()
     out: Path | None = report_option()
     plot: Path | None = plot_option("error vs. scale")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.enlarge and self.test_scales is None:
+            raise ValueError("--enlarge requires --test-scales")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,8 @@ def run(options: TestOptions) -> None:
             checkpoint=options.checkpoint,
             limit=options.limit,
             outside=options.outside,
+            test_scales=options.test_scales,
+            enlarge=options.enlarge,
             device=device,
             progress=progress,
         )
@@ -48,5 +50,5 @@ def run(options: TestOptions) -> None:
     for each in ranges:  # other forms of the network have curves of their own, over the same scales
         other = each.kind != "test" and (each.low, each.high) in tested
         curves.setdefault(f"{model}, {each.kind}" if other else model, []).append(each)
-    trained = experiment.scales_in_training(options_of(result))
+    trained = getattr(options_of(result), "training_sizes", experiment.training_scales)
     terminal.write_plot(options.plot, lambda: plot_error_over_scale(curves, trained, experiment.subject))

@@ -17,6 +17,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "tasks.mnist_scale.networks": (
         *("mnist/cnn", "mnist/sicnn", "mnist/si-convnet", "mnist/sevf", "mnist/dss", "mnist/ss-cnn"),
         *("mnist/sesn-hermite", "mnist/sesn-bspline", "mnist/sesn-fourier", "mnist/sesn-radial", "mnist/disco"),
+        *("mnist/disco-decide", "mnist/decimated", "mnist/decimated-decide"),
     ),
     "tasks.mnist_scale.small_networks": ("digits/cnn", "digits/sesn-hermite", "digits/disco"),
     "tasks.generalization.networks": (

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from scale_disco.cli import main
-from scale_disco.tasks.generalization import command, distances
+from scale_disco.tasks.generalization import command, distances, profiles
 from scale_disco.tasks.generalization.digits import load
 from scale_disco.tasks.generalization.heads import heads
+from scale_disco.tasks.generalization.options import GeneralizationOptions
 from scale_disco.tasks.generalization.plots import plot_distances
+from scale_disco.tasks.generalization.training import make_evaluation
 from scale_disco.tasks.io.mnist import Digits
 
 for package in ("skimage", "lightning", "matplotlib"):
@@ -65,6 +67,16 @@ def test_a_run_is_tested_with_its_scales_and_with_more(runs):
     assert "4 scales from 1" in (runs / "decimated.md").read_text()
 
 
+def test_predictions_of_fewer_images_are_not_taken_for_those_of_all(data):
+    """A limit takes some digits of every size, which are not the first rows of all: they have a cache of their own."""
+    options = GeneralizationOptions(model="generalization/cnn")
+    whole, fewer = (make_evaluation(options, data, {}, limit=limit, outside=0) for limit in (None, 96))
+    images, others = (evaluation.sets["test"].images for evaluation in (whole, fewer))
+    assert len(others) == 96
+    assert not np.array_equal(images[:96], others)
+    assert whole.cache_key != fewer.cache_key
+
+
 def test_table_has_every_network_and_set_of_scales(runs, tmp_path, capsys):
     out, plot = tmp_path / "table.md", tmp_path / "sizes.png"
     assert main(["table", "generalization", str(runs), "--out", str(out), "--plot", str(plot)]) == 0
@@ -104,6 +116,9 @@ def test_kth_tips(materials, resnet_weights, tmp_path, monkeypatch, capsys):
     assert "1-nearest neighbor over shifts" in printed
     assert "trained at 9" in out.read_text()
     assert plot.stat().st_size > 10_000
+    offered = {("torchvision", "resnet50"): resnet_weights}
+    monkeypatch.setattr(profiles, "weight_file", lambda pretrained, name, sha256: offered[pretrained, name])
+    call[4] = "torchvision"  # the same weights, which are in the cache
     assert main([*call, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert set(rows) == set(chosen)

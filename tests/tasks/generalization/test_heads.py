@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scale_disco.tasks.generalization import distances as distances_module
-from scale_disco.tasks.generalization.distances import distance_table, evaluate_heads, evaluate_kth_tips
+from scale_disco.tasks.generalization.distances import distance_table, evaluate_heads, read_profiles
 from scale_disco.tasks.generalization.heads import KernelHead, NeighborHead, RidgeHead, _ridge, heads, unit_profiles
 
 OCTAVE, REFERENCE = 4, 4
@@ -50,17 +50,17 @@ def test_evaluates_a_folder(materials, resnet_weights, tmp_path, monkeypatch):
     chosen = {name: heads(REFERENCE, OCTAVE)[name] for name in ("plain", "1-nearest neighbor over shifts")}
     monkeypatch.setattr(distances_module, "heads", lambda reference, octave: chosen)
     cache = tmp_path / "cache"
-    results = evaluate_kth_tips(
-        materials, resnet_weights, cache=cache, progress=lambda done, total: seen.append((done, total))
-    )
+    data, profiles = read_profiles(materials, resnet_weights, cache=cache, progress=lambda *step: seen.append(step))
     assert seen[-1] == (54, 54)
+    _, again = read_profiles(materials, resnet_weights, cache=cache, progress=lambda *step: seen.append("computed"))
+    assert "computed" not in seen
+    assert torch.equal(again, profiles)
+    results = evaluate_heads(
+        profiles, data.labels, data.distances, data.conditions, progress=lambda *step: seen.append(step)
+    )
+    assert seen[-1] == (54, 54)  # six orders, nine distances in training
     assert results["plain"].accuracy.shape == (9, 9)
     assert results["plain"].accuracy.mean() > 0.9  # their brightness differs
-    again = evaluate_kth_tips(
-        materials, resnet_weights, cache=cache, progress=lambda done, total: seen.append("computed")
-    )
-    assert "computed" not in seen
-    assert np.array_equal(again["plain"].accuracy, results["plain"].accuracy)
     lines = distance_table(results).splitlines()
     assert len(lines) == 4
     assert "trained at 9" in lines[0]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from scale_disco import Scales, with_scales
 from scale_disco.models import create_model, list_models
 from scale_disco.nn.conv import ScaleConvolution
 from scale_disco.tasks.mnist_scale.networks import CornerMaxPool, CornerMixedPool
@@ -20,6 +21,9 @@ PARAMETERS = {
     "mnist/sesn-fourier": 494_549,
     "mnist/sesn-radial": 494_549,
     "mnist/disco": 494_549,
+    "mnist/disco-decide": 494_549,
+    "mnist/decimated": 494_549,
+    "mnist/decimated-decide": 494_549,
 }
 
 
@@ -86,3 +90,30 @@ def test_invalid_names_and_sizes_raise():
         create_model("disco")
     with pytest.raises(ValueError, match=r"expected square maps of a multiple of 14 pixels .* got 15x15"):
         create_model("mnist/cnn")(torch.rand(2, 1, 30, 30))
+
+
+@pytest.mark.parametrize("name", ["mnist/decimated", "mnist/decimated-decide"])
+def test_decimated_networks_take_enlarged_images(name):
+    """Enlarged by 2^(1/3), 2^(2/3) and 2, maps have 17, 22 and 27 pixels, which the last pool does not take."""
+    net = create_model(name).eval()
+    images = torch.rand(2, 1, 28, 28)
+    for enlarge in range(4):
+        more = with_scales(net, Scales.geometric(2 ** (1 / 3), 4 + enlarge, start=2 ** (-enlarge / 3)))
+        assert more(images).shape == (2, 10)
+        if not enlarge:
+            assert torch.equal(more(images), net(images))
+
+
+@pytest.mark.parametrize("name", ["mnist/disco-decide", "mnist/decimated-decide"])
+def test_every_scale_decides(name):
+    """The decision is the mean of the probabilities of all scales, each that of the network with this scale alone."""
+    net = create_model(name).eval()
+    images = torch.rand(2, 1, 28, 28)
+    steps = Scales.geometric(2 ** (1 / 3), 4)
+    pair = with_scales(net, steps[:2])(images).exp()
+    first = with_scales(net, steps[:1])(images).exp()
+    assert torch.allclose(pair.sum(1), torch.ones(2))
+    second = 2 * pair - first
+    assert (second > 0).all()
+    assert torch.allclose(second.sum(1), torch.ones(2))
+    assert not torch.allclose(first, second, atol=1e-5, rtol=0)

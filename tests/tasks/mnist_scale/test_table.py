@@ -42,6 +42,18 @@ def test_mean_and_std_over_splits(add_run):
     ]  # fmt: skip
 
 
+def test_other_sets_of_scales_have_their_own_column(add_run):
+    runs = add_run("a", 700, model="mnist/decimated-decide")
+    path = runs / "a" / "test.json"
+    tested = json.loads(path.read_text())
+    tested["by scale"].append({"kind": "larger, 7 scales from 1", "low": 1.0, "high": 1.2, "images": 200, "errors": 5})
+    path.write_text(json.dumps(tested))
+    (group,) = tables_of(runs)
+    name = "decimated, decisions at every scale"
+    assert list(group.curves()) == [name, f"{name}, 7 scales from 1"]
+    assert cells(group.scale_table(), "1 to 1.2")[2] == "2.50 ± 1.10"
+
+
 def test_one_run_has_a_binomial_std(add_run):
     runs = add_run("cnn", 1000, model="mnist/cnn", augment=True)
     (group,) = tables_of(runs)

@@ -53,6 +53,29 @@ def test_scales_are_binned(run, data):
     assert all(0 <= scale_bin.errors <= scale_bin.images for scale_bin in bins)
 
 
+def test_networks_with_more_scales_are_tested_apart(data):
+    options = MnistScaleOptions(model="mnist/decimated-decide", split="mini")
+    evaluation = make_evaluation(options, data, {}, limit=100, outside=16, test_scales=5, enlarge=1)
+    kinds = [f"{kind}, 5 scales from 1" for kind in ("test", "larger", "largest")]
+    kinds += [f"{kind}, 6 scales from 0.794" for kind in ("test", "smaller")]
+    assert list(evaluation.sets) == ["test", "smaller", "larger", *kinds]
+    shapes = [evaluation.sets[kind].images.shape for kind in kinds]
+    assert shapes == [(16, 28, 28), (16, 56, 56), (4, 112, 112), (16, 28, 28), (16, 28, 28)]
+    assert list(evaluation.variants) == kinds
+    network = create_model("mnist/decimated-decide").eval()
+    more = evaluation.variants[kinds[0]](network)
+    images = normalize(evaluation.sets["test"].images[:2])
+    assert not torch.allclose(more(images), network(images), atol=1e-6)
+    bins = evaluation.bins(kinds[2], np.ones(4, bool))
+    assert {each.kind for each in bins} == {kinds[2]}
+    assert sum(each.errors for each in bins) == 4
+
+
+def test_networks_without_a_set_of_scales_are_refused(run, capsys):
+    assert main(["test", str(run), "--test-scales", "7"]) == 1
+    assert_one_line(capsys, "test", "--test-scales: mnist/cnn has no set of scales that could be changed")
+
+
 def test_resumes_where_it_was_stopped(run, monkeypatch):
     expected = evaluate(run, limit=300, outside=40)
     (run / "answers-last.npz").unlink()

@@ -156,7 +156,7 @@ def test_damaged_files_are_refused_with_what_to_do(folder, made, name, change, t
 def test_missing_files_are_named(folder, name):
     (folder / name).unlink()
     with pytest.raises(
-        FileNotFoundError, match=f"{name}: no such file; download it: disco data stl10 --download"
+        FileNotFoundError, match=f"{name}: no such file; create it: disco data stl10 --download"
     ) as caught:
         read_stl10(folder)
     one_line(caught)

@@ -533,3 +533,11 @@ def test_command_starts_the_same_run():
     narrow = Stl10Options(model="stl10/wrn", dropout=0.0, learning_rate=1e-3).command
     assert narrow.endswith("--width 8 --dropout 0.0 --recipe fast --learning-rate 0.001 --seed 0")
     assert options.run_name == "stl10-disco-54-16-8-fast-0"
+
+
+def test_data_may_be_in_the_folder_or_in_its_parent(tmp_path):
+    values = {"format": "stl10"}
+    assert Stl10Options.data_file(tmp_path, values)[0] == tmp_path / "train_X.bin"
+    (tmp_path / "stl10_binary").mkdir()
+    assert Stl10Options.data_file(tmp_path, values)[0] == tmp_path / "stl10_binary" / "train_X.bin"
+    assert Stl10Options.data_file(tmp_path, {"format": "folder"}) is None

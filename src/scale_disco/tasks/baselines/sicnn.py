@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...basis import Basis
-from ...basis.stencil import on_cpu
 from ...checks import check_count
 from ...fold import unfold
 from ...functional.conv import convolve, lift, scale_maps
 from ...functional.layout import check_input, check_shape
 from ...nn import ScaleConv2d, ScaleLift2d
 from ...nn.conv import ScaleConvolution
+from ...resampling import on_cpu
 from ...scales import Scales, as_scales
 from . import check_odd
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from ...basis import Basis, Stencil
 from ...basis.sampled import centered
-from ...basis.stencil import on_cpu
 from ...checks import check_count
 from ...nn import ScaleLift2d, ScaleProject
+from ...resampling import on_cpu
 
 _ANGLES = 9  # wedges from 0 to pi, both ends included although they are the same wedge
 _WIDTH = math.pi / 16  # of a wedge, in radians

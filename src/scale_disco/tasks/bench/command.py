@@ -1,6 +1,5 @@
 """`disco bench`: cost of layers and networks, compared with dense kernels, plain `F.conv2d` calls and plain layers."""
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,12 +9,14 @@ import torch
 
 from ...scales import Scales
 from ..io import terminal
+from ..io.progress import counter
 from ..io.report import table, write_csv
 from . import timing
 from .options import PARTS, BenchOptions
 from .plots import plot_growth
 
 _COUNTS = range(1, 9)
+_GRID_COUNTS = range(3, 10, 2)
 _NETWORK: dict[str, Any] = {"batch": 8, "side": 64, "scales": Scales.geometric(2**0.5, 3)}
 _LAYER: dict[str, Any] = {"batch": 8, "channels": (32, 32), "side": 56, "kernel_size": 3, "extent": 1}
 _PASSES = {True: "forward and backward", False: "forward"}
@@ -80,6 +81,8 @@ def _cases(options: BenchOptions) -> list[Case]:
             factors = ", ".join(f"{factor:.4g}" for factor in _NETWORK["scales"])
             name = f"six layers, B{_NETWORK['batch']}, {_NETWORK['side']}x{_NETWORK['side']}, {{{factors}}}"
             cases.append(Case("network", backward, {name: partial(timing.network_steps, **_NETWORK)}))
+        if "grids" in parts:
+            cases += [Case("grids", backward, {str(n): partial(timing.grid_steps, n)}) for n in _GRID_COUNTS]
     if "scales" in parts:
         rows = {str(n): partial(timing.layer_steps, timing.growth_setting(n)) for n in _COUNTS}
         cases.append(Case("scales", True, rows))
@@ -95,13 +98,13 @@ Measured = list[tuple[Case, str, dict[str, timing.Cost]]]  # case, row, cost of 
 
 def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -> Measured:
     measured: Measured = []
-    ticks, total = itertools.count(1), len(cases) * repeats
     with terminal.Progress("timing") as progress:
+        count = counter(progress, len(cases) * repeats)
         for case in cases:
             torch.manual_seed(seed)
             with device:  # layers and inputs are created there
                 steps = case.steps()
-            costs = timing.measure(steps, repeats=repeats, device=device, progress=lambda: progress(next(ticks), total))
+            costs = timing.measure(steps, repeats=repeats, device=device, progress=lambda: count(1))
             for row in dict.fromkeys(row for row, _ in costs):
                 measured.append((case, row, {name: cost for (r, name), cost in costs.items() if r == row}))
     return measured
@@ -121,12 +124,11 @@ def _command(options: BenchOptions) -> str:
 
 def _report(measured: Measured, *, markdown: bool = False) -> str:
     parts = []
-    for part, title in (("layers", "Layers"), ("network", "A whole network"), ("scales", "Number of scales")):
+    for part, (title, about, make) in _SECTIONS.items():
         for backward, passes in _PASSES.items():
             chosen = {row: costs for case, row, costs in measured if (case.part, case.backward) == (part, backward)}
             if chosen:
-                header, rows = _growth_table(chosen) if part == "scales" else _table(chosen, backward)
-                about = f"{_GROWTH.format(setting=_GROWTH_SETTING)}\n\n" if part == "scales" else ""
+                header, rows = make(chosen, backward)
                 heading = f"## {title}, {passes}" if markdown else f"{title}, {passes}"
                 parts.append(f"{heading}\n\n{about}{table(header, rows, markdown=markdown)}")
     return "\n\n".join(parts)
@@ -147,6 +149,10 @@ _GROWTH_SETTING = str(timing.growth_setting(1)).removesuffix(", {1}")
 _GROWTH = """\
 The layer {setting} with 1 to 8 scales at steps of sqrt 2, all in the same rounds.
 The first columns are times relative to those of the same contender at four scales."""
+
+_GRIDS = """\
+Six ordinary layers (B1, 128x128), converted to 3 to 9 scales at steps of sqrt 2: times, operations and memory relative
+to the network at one scale."""
 
 
 def _ratio(cost: timing.Cost, other: timing.Cost) -> str:
@@ -179,7 +185,7 @@ def _growth(measured: Measured) -> dict[str, dict[int, float]]:
     return {name: {count: costs[name].median for count, costs in timed.items()} for name in timed[_COUNTS[0]]}
 
 
-def _growth_table(chosen: Mapping[str, Mapping[str, timing.Cost]]) -> Table:
+def _growth_table(chosen: Mapping[str, Mapping[str, timing.Cost]], backward: bool) -> Table:
     four = chosen["4"]
     rows = []
     for count, costs in chosen.items():
@@ -189,6 +195,25 @@ def _growth_table(chosen: Mapping[str, Mapping[str, timing.Cost]]) -> Table:
     header = ["scales", *(f"{name}, vs. 4 scales" for name in ("ours", "dense", "lower bound"))]
     header += ["dense / ours", "MB", "MB dense"]
     return header, rows
+
+
+def _grid_table(chosen: Mapping[str, Mapping[str, timing.Cost]], backward: bool) -> Table:
+    header, rows = ["scales"], [[count] for count in chosen]
+    for grid in (timing.DECIMATED, timing.FULL):
+        header += [grid, *([] if backward else ["GFLOP"]), "MB"]
+        for row, costs in zip(rows, chosen.values(), strict=True):
+            reference, cost = costs[timing.ONE_SCALE], costs[grid]
+            row += [_ratio(cost, reference), *([] if backward else [f"{cost.flops / reference.flops:.2f}"])]
+            row.append(f"{cost.peak / reference.peak:.2f}")
+    return header, rows
+
+
+_SECTIONS: dict[str, tuple[str, str, Callable[..., Table]]] = {  # by part: title, introduction, table
+    "layers": ("Layers", "", _table),
+    "network": ("A whole network", "", _table),
+    "scales": ("Number of scales", f"{_GROWTH.format(setting=_GROWTH_SETTING)}\n\n", _growth_table),
+    "grids": ("Both grids", f"{_GRIDS}\n\n", _grid_table),
+}
 
 
 def _rows(measured: Measured) -> list[dict[str, Any]]:
@@ -201,7 +226,7 @@ def _rows(measured: Measured) -> list[dict[str, Any]]:
             "median seconds": cost.median,
             "fastest": min(cost.seconds),
             "slowest": max(cost.seconds),
-            "ratio to ours": cost.ratio(costs[timing.OURS])[0],
+            "ratio to ours": cost.ratio(costs[timing.OURS])[0] if timing.OURS in costs else None,
             "flops": cost.flops,
             "peak bytes": cost.peak,
         }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..options import ScalesOptions, at_least, device_option, option, plot_option, report_option, seed_option
 
-PARTS = ("layers", "scales", "network")
+PARTS = ("layers", "scales", "network", "grids")
 
 
 @dataclass(frozen=True, kw_only=True)

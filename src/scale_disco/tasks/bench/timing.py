@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ... import functional
 from ...basis import DiscreteBasis
 from ...basis.stencil import CONVOLUTION
+from ...convert import to_scale_equivariant
 from ...convert.surgery import replace_modules
 from ...export import bake
 from ...functional import reference
@@ -37,6 +38,7 @@ Run = Callable[..., Tensor | list[Tensor]]
 
 # Names as --json and --csv have them; `LABELS` has those of plots.
 OURS, BAKED, DENSE, LOWER_BOUND, PLAIN = "ours", "baked", "dense reference", "bare convolutions", "S plain"
+ONE_SCALE, FULL, DECIMATED = "one scale", "full grid", "decimated grid"
 LABELS = {LOWER_BOUND: "lower bound"}
 
 
@@ -111,6 +113,17 @@ def layer_steps(setting: LayerSetting, *, backward: bool) -> dict[str, Step]:
 def network_steps(*, batch: int, side: int, scales: Scales, backward: bool) -> dict[str, Step]:
     """Return the contenders for `network`."""
     return _network_contenders(network(scales), (batch, 3, side, side), lambda: network(None), len(scales), backward)
+
+
+def grid_steps(count: int, *, batch: int = 1, side: int = 128, backward: bool) -> dict[str, Step]:
+    """Return `network` of ordinary layers at one scale, and converted to so many scales on both grids."""
+    plain, scales = network(None), Scales.geometric(_ROOT, count)
+    nets = {ONE_SCALE: plain, FULL: to_scale_equivariant(plain, scales)}
+    nets[DECIMATED] = to_scale_equivariant(plain, scales, grid="decimated")
+    x = torch.randn(batch, 3, side, side)
+    for net in nets.values():
+        net.train(backward)
+    return {name: _step(net, [x], net, backward) for name, net in nets.items()}
 
 
 def model_steps(name: str, *, batch: int, backward: bool) -> dict[str, Step]:

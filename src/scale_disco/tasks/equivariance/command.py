@@ -11,6 +11,7 @@ from ...files import plain, read_bytes, reason
 from ...scales import Scales
 from ..io import terminal
 from ..io.arrays import parse_npz
+from ..io.progress import part_of
 from ..io.report import table
 from ..io.samples import sample_images
 from .bases import SETTINGS, compared_bases
@@ -37,12 +38,9 @@ def run(options: EquivarianceOptions) -> None:
         border = border if options.border is None else options.border
         images = images.to(device)
         settings: dict[str, Any] = {"border": border, "channels": options.channels, "seed": options.seed, **operator}
-        for name, basis in bases.items():
-
-            def report(done: int, count: int) -> None:
-                progress(len(errors) * count + done, len(bases) * count)
-
-            errors[name] = basis_error(basis, images, scales=scales, progress=report, **settings)
+        for number, (name, basis) in enumerate(bases.items()):
+            part = part_of(progress, number, len(bases))
+            errors[name] = basis_error(basis, images, scales=scales, progress=part, **settings)
     settings |= {"setting": options.setting, "images": str(options.images), "count": len(images)}
     taps = {name: basis.taps for name, basis in bases.items()}
     largest = max(errors.values()) or 1.0

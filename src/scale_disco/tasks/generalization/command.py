@@ -24,15 +24,16 @@ from .options import LARGE_SCALE, GeneralizationDataOptions, KthTipsOptions
 
 def build(options: GeneralizationDataOptions) -> None:
     """Build each data set that has no file yet and verify the others."""
-    make_folder(options.out)
     mnist = functools.cache(lambda: _mnist(options.mnist))
     rows = []
     for name in dict.fromkeys(options.name):
         path = path_of(options.out, name)
         missing = not path.exists()
         if missing:
+            digits = mnist()
+            make_folder(options.out)
             with Progress(name) as progress:
-                parts = _built(name, mnist(), options.limit, progress)
+                parts = _built(name, digits, options.limit, progress)
                 save(options.out, name, parts, source=f"MNIST's files in {options.mnist}")
         else:
             parts = load(options.out, name)
@@ -62,15 +63,17 @@ def _built(name: str, mnist: Digits, limit: int | None, progress: Progress) -> d
 
 def test_kth_tips(options: KthTipsOptions) -> None:
     """Evaluate all classifiers, print and plot."""
-    from .distances import distance_table, evaluate_kth_tips
+    from .distances import distance_table, evaluate_heads, read_profiles
     from .plots import plot_distances
 
     check_outputs(options.out, options.plot)
     assert options.pretrained is not None
     with Progress("features") as progress:
-        results = evaluate_kth_tips(
+        data, profiles = read_profiles(
             options.folder, options.pretrained, side=options.side, cache=options.cache, progress=progress
         )
+    with Progress("classifiers") as progress:
+        results = evaluate_heads(profiles, data.labels, data.distances, data.conditions, progress=progress)
     document = {
         "experiment": "kth-tips",
         "side": options.side,

@@ -21,7 +21,7 @@ from ...files import parse_json, plain, read_bytes, reason, write
 from ..io.arrays import parse_npz
 from ..io.mnist import SIDE, Digits
 from ..io.report import today
-from .options import DATA_SETS
+from .options import DATA_SETS, data_command
 
 PARTS = ("train", "val", "test")
 STIR_CANVAS, STIR_SIZES, STIR_COUNT = 64, tuple(range(17, 65)), 50  # digits of each class in each part
@@ -196,7 +196,7 @@ def save(folder: Path, name: str, parts: Mapping[str, SizedDigits], *, source: s
 def load(folder: Path, name: str) -> dict[str, SizedDigits]:
     """Read a data set; raise an error if the file is damaged or was not written by `save`."""
     path = path_of(folder, name)
-    command = f"disco data generalization --name {name} --out {folder} --mnist DIR"
+    command = data_command(folder, name)
     try:
         return _unpacked(name, read_bytes(path, _MOST))
     except FileNotFoundError:

@@ -1,6 +1,7 @@
 """Training on images of one distance, testing on all nine: accuracy of every classifier of scale profiles."""
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
@@ -14,7 +15,7 @@ from torch import Tensor
 from ...scales import Scales
 from ..io.report import table
 from .heads import Head, heads, unit_profiles
-from .materials import DISTANCES, STEP, read_kth_tips
+from .materials import DISTANCES, STEP, Materials, read_kth_tips
 from .profiles import PretrainedStages, cached_profiles
 
 REFERENCE, OCTAVE = 4, 4  # index of scale 1, and scales per octave
@@ -28,29 +29,27 @@ class DistanceResult(NamedTuple):
     images: int  # of every entry
 
 
-def evaluate_kth_tips(
+def read_profiles(
     folder: Path,
     pretrained: str | os.PathLike[str],
     *,
     side: int = 160,
     cache: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> dict[str, DistanceResult]:
-    """Return the accuracy of all classifiers on KTH-TIPS, with features of a ResNet-50.
+) -> tuple[Materials, Tensor]:
+    """Return the images of KTH-TIPS and the scale profiles of the features of a ResNet-50, [N, C, S].
 
     Args:
         folder: KTH-TIPS, with a subfolder of each material.
-        pretrained: A file of weights with torchvision's names, such as ImageNet's.
+        pretrained: A file of weights with torchvision's names, such as ImageNet's, or "torchvision" or "timm".
         side: Images are center-cropped to so many pixels.
-        cache: Folder that stores the features.
-        progress: Called with the number of images done and in total while features are computed.
+        cache: Folder that stores the profiles.
+        progress: Called with the number of images done and in total.
     """
     data = read_kth_tips(folder, side)
     network = PretrainedStages(pretrained)
     key = hashlib.sha256(b"".join(image.numpy().tobytes() for image in data.images)).hexdigest()
-    profiles = cached_profiles(network, data.images, SCALES, key=key, cache=cache, progress=progress)
-    choices = heads(REFERENCE, OCTAVE)
-    return evaluate_heads(profiles, data.labels, data.distances, data.conditions, choices)
+    return data, cached_profiles(network, data.images, SCALES, key=key, cache=cache, progress=progress)
 
 
 def distance_table(results: Mapping[str, DistanceResult]) -> str:
@@ -68,14 +67,16 @@ def evaluate_heads(
     labels: np.ndarray,
     distances: np.ndarray,
     conditions: np.ndarray,
-    choices: dict[str, list[Head]],
+    choices: Mapping[str, Sequence[Head]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, DistanceResult]:
-    """Return the accuracy of every classifier.
+    """Return the accuracy of every classifier, by default of all `heads`.
 
     Conditions are divided into three groups: one to train on, one to choose the hyper-parameters on, and one to test
     on; all six orders are averaged. Hyper-parameters are chosen for every order and training distance on images of all
     distances in the second group.
     """
+    choices = heads(REFERENCE, OCTAVE) if choices is None else choices
     groups = np.array_split(np.unique(conditions), 3)
     if min(map(len, groups)) == 0:
         raise ValueError(f"kth-tips: at least three conditions are needed, got {len(np.unique(conditions))}")
@@ -83,7 +84,7 @@ def evaluate_heads(
     classes = int(labels.max()) + 1
     correct = {name: np.zeros((len(DISTANCES), len(DISTANCES))) for name in choices}
     total = np.zeros(len(DISTANCES))
-    for first, second, third in permutations(groups):
+    for order, (first, second, third) in enumerate(permutations(groups)):
         validation, test = (np.flatnonzero(np.isin(conditions, group)) for group in (second, third))
         total += [np.sum(distances[test] == distance) for distance in DISTANCES]
         for row, distance in enumerate(DISTANCES):
@@ -91,6 +92,8 @@ def evaluate_heads(
             for name, candidates in choices.items():
                 right = _tested(candidates, units, targets, classes, train, validation, test)
                 correct[name][row] += [right[distances[test] == each].sum() for each in DISTANCES]
+            if progress is not None:
+                progress(order * len(DISTANCES) + row + 1, math.factorial(len(groups)) * len(DISTANCES))
     return {name: DistanceResult(counts / total, int(total[0])) for name, counts in correct.items()}
 
 

@@ -142,7 +142,6 @@ def heads(reference: int, octave: int) -> dict[str, list[Head]]:
     """
     reach = round(_OCTAVES * octave)
     ridges = {"ridge": (0.01, 0.1, 1.0)}
-    decide = {"combine": ("max", "logsumexp"), "temperature": (0.05, 0.2), **ridges}
     extents = {"extent": (octave + 1, 2 * octave + 1)}
     plain = RidgeHead(reference)
     augmented = replace(plain, augment=reach)
@@ -155,17 +154,22 @@ def heads(reference: int, octave: int) -> dict[str, list[Head]]:
         "mean over scales + augmentation": _grid(replace(augmented, project="mean", shifts=reach), ridges),
         "max over scales": _grid(replace(plain, project="max", shifts=reach), ridges),
         "max over scales + augmentation": _grid(replace(augmented, project="max", shifts=reach), ridges),
-        "pyramid": _grid(replace(plain, shifts=reach), decide),
-        "decisions at every scale + augmentation": _grid(replace(augmented, shifts=reach), decide),
-        "window slid along the scales": _grid(replace(plain, shifts=2 * reach), {**extents, **decide}),
-        "window slid along the scales + augmentation": _grid(
-            replace(augmented, shifts=reach), {**extents, **decide, "augment": (reach // 2, reach)}
+        "pyramid": _decisions(replace(plain, shifts=reach), ridges),
+        "decisions at every scale + augmentation": _decisions(replace(augmented, shifts=reach), ridges),
+        "window slid along the scales": _decisions(replace(plain, shifts=2 * reach), {**extents, **ridges}),
+        "window slid along the scales + augmentation": _decisions(
+            replace(augmented, shifts=reach), {**extents, **ridges, "augment": (reach // 2, reach)}
         ),
         "1-nearest neighbor": [NeighborHead(reference)],
         "1-nearest neighbor over shifts": _grid(NeighborHead(reference, least=octave // 2 + 1), near),
         "kernel ridge": _grid(KernelHead(reference), kernel),
         "kernel ridge over shifts": _grid(KernelHead(reference, least=octave // 2 + 1), {**near, **kernel}),
     }
+
+
+def _decisions(head: RidgeHead, values: Mapping[str, Sequence[Any]]) -> list[Head]:
+    probabilities = {"combine": ("logsumexp",), "temperature": (0.05, 0.2)}
+    return _grid(head, values) + _grid(head, {**probabilities, **values})
 
 
 def _grid(head: Any, values: Mapping[str, Sequence[Any]]) -> list[Head]:

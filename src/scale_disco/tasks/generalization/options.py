@@ -1,14 +1,15 @@
 """Options of `disco data`, `disco train` and `disco table generalization`, and of `disco test kth-tips`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...models import default_options, list_models
 from ..options import (
-    FILE,
     FOLDER,
     NON_NEGATIVE,
+    WEIGHTS,
     CommandOptions,
     argument,
     at_least,
@@ -39,6 +40,11 @@ STEPS = {
     "generalization/disco": CUBE_ROOT,
     "generalization/decimated": SQUARE_ROOT,
 }
+
+
+def data_command(folder: Path, name: str) -> str:
+    """Return the command that creates the file of a data set."""
+    return f"disco data generalization --name {name} --out {folder} --mnist DIR"
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,11 @@ class GeneralizationOptions(RunOptions):
             raise ValueError(f"--scales: {self.model} has a fixed set of scales; leave it out")
         if self.enlarge and self.model != "generalization/decimated":
             raise ValueError(f"--enlarge is for generalization/decimated, got {self.model}")
+
+    @classmethod
+    def data_file(cls, folder: Path, values: Mapping[str, Any]) -> tuple[Path, str]:
+        name = cls(**values).data_set
+        return folder / f"{name}.npz", data_command(folder, name)
 
     @property
     def run_name(self) -> str:
@@ -167,8 +178,8 @@ images than those tested. Features take minutes, and are stored in --cache.
 """
 
     folder: Path = argument("KTH-TIPS: a folder with a subfolder of each material", exists=FOLDER)
-    pretrained: Path | None = option(
-        None, "weights of a ResNet-50 with torchvision's names, such as ImageNet's (required)", exists=FILE
+    pretrained: str | None = option(
+        None, "weights of the ResNet-50 (required): a file, or torchvision or timm to download them", exists=WEIGHTS
     )
     side: int = option(160, "center-crop images to so many pixels", rule=at_least(64))
     cache: Path | None = option(None, "store features in this folder")
@@ -178,4 +189,4 @@ images than those tested. Features take minutes, and are stored in --cache.
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.pretrained is None:
-            raise ValueError("--pretrained is required: a file of weights of a ResNet-50")
+            raise ValueError("--pretrained is required: a file of weights of a ResNet-50, or torchvision or timm")

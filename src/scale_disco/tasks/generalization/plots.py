@@ -55,7 +55,7 @@ def plot_distances(accuracy: Mapping[str, np.ndarray]) -> Figure:
 
     Left: the mean over test distances, by the distance in training. Right: by the change of scale between them.
     """
-    figure = new_figure(11, 4.5)
+    figure = new_figure(11, 5.5)
     left, right = figure.subplots(1, 2)
     count = len(DISTANCES)
     octaves = [shift * np.log2(STEP) for shift in range(1 - count, count)]
@@ -67,5 +67,6 @@ def plot_distances(accuracy: Mapping[str, np.ndarray]) -> Figure:
     right.set(xlabel="test distance over training distance, octaves", ylabel="accuracy, %")
     finish(left)
     finish(right)
-    left.legend(frameon=False, fontsize=7)
+    left.get_legend().remove()
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...models.checkpoints import read_checkpoint
+from ...models.checkpoints import read_checkpoint, weight_file
 from ...models.resnet import cnn, is_stride_first
 from ...resampling import resample
 from ...scales import Scales, as_scales
@@ -23,7 +23,7 @@ class PretrainedStages(nn.Module):
     """The first two stages of a ResNet-50, [B, 3, H, W] in RGB from 0 to 255 -> [B, 512, H / 8, W / 8].
 
     Args:
-        pretrained: A file of weights with torchvision's names, such as ImageNet's.
+        pretrained: A file of weights with torchvision's names, such as ImageNet's, or "torchvision" or "timm".
         sha256: Its expected checksum.
     """
 
@@ -32,8 +32,9 @@ class PretrainedStages(nn.Module):
 
     def __init__(self, pretrained: str | os.PathLike[str], sha256: str | None = None) -> None:
         super().__init__()
-        self.sha256 = read_checkpoint(pretrained, sha256).sha256
-        net = cnn("resnet50", pretrained=pretrained, sha256=sha256, stride_first=is_stride_first(self.sha256))
+        path = weight_file(pretrained, "resnet50", sha256)
+        self.sha256 = read_checkpoint(path, sha256).sha256
+        net = cnn("resnet50", pretrained=path, sha256=sha256, stride_first=is_stride_first(self.sha256))
         self.stages = Stages(net)
         caffe = self.sha256 in CAFFE
         if caffe:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from ...models import create_model
 from ...scales import Scales
 from ..runs.batches import LabeledDataset, combined_seed
-from ..runs.experiments import Evaluation, Experiment, ScaleBin, TrainingData
+from ..runs.experiments import Evaluation, Experiment, ScaleBin, TrainingData, scales_label
 from .digits import SizedDigits, load
-from .options import GeneralizationOptions
+from .options import STEPS, GeneralizationOptions
 
 _AUGMENTATION = 2.0  # largest factor of scale augmentation, and one over the smallest
 _INK = 8  # pixels above it belong to the digit
@@ -38,32 +38,44 @@ def make_model(options: GeneralizationOptions, metadata: Mapping[str, Any]) -> n
 
 
 def make_evaluation(
-    options: GeneralizationOptions, folder: Path, metadata: Mapping[str, Any], *, limit: int | None, outside: int
+    options: GeneralizationOptions,
+    folder: Path,
+    metadata: Mapping[str, Any],
+    *,
+    limit: int | None,
+    outside: int,
+    test_scales: int | None = None,
+    enlarge: int = 0,
 ) -> Evaluation:
     """Return the test digits of all sizes, twice if the network has a set of scales: "test", and with other scales.
 
-    `limit` is the number of images in each; without `outside` the second is left out.
+    `limit` is the number of images in each; without `outside` the second is left out. `test_scales` and `enlarge` are
+    those of the run unless they are given.
     """
     test = load(folder, options.data_set)["test"]
     images, labels, sizes = _of_sizes(test, int(test.sizes[0]), int(test.sizes[-1]), limit)
     dataset = SizedDigitDataset(images, labels, sizes)
     variants: dict[str, Callable[[nn.Module], nn.Module]] = {}
-    more = options.scale_set(options.test_scales, options.enlarge)
+    if test_scales is None:
+        test_scales, enlarge = options.test_scales, options.enlarge
+    more = options.scale_set(test_scales, enlarge)
     if outside and more is not None:
-        variants[f"{len(more)} scales from {more[0]:.3g}"] = partial(_with_scales, options, more)
+        variants[scales_label(more)] = partial(_with_scales, options, more)
     return Evaluation(
         sets={"test": dataset, **dict.fromkeys(variants, dataset)},
         total=test.images.shape[0] * test.images.shape[1],
         classes=10,
         same_data=True,
-        cache_key="",
+        cache_key="" if limit is None else f"{limit} images",  # a limit takes others than the first rows of all
         bins=lambda kind, errors: _bins(kind, sizes, errors),
         equivariance_error=lambda network: None,
         variants=variants,
     )
 
 
-EXPERIMENT = Experiment(GeneralizationOptions, make_data, make_model, make_evaluation, subject="digits, in pixels")
+EXPERIMENT = Experiment(
+    GeneralizationOptions, make_data, make_model, make_evaluation, subject="digits, in pixels", rescalable=STEPS
+)
 
 
 class SizedDigitDataset(LabeledDataset):

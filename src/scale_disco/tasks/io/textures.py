@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...files import reason
+from ...files import listed, reason
 from .images import Image, find_images, load_rgb
+from .progress import Progress
 from .samples import photos
 from .weights import file_sha256
 
@@ -19,10 +20,7 @@ SHORTEST = 64  # minimum side of an image, in pixels
 _LONGEST = 1024  # larger images are shrunk to this
 _TEST_FRACTION = 0.25
 _TEXTURE = 512  # side of a synthetic texture
-_LISTED = 3  # file names in a message
 _ELLIPSES = 700  # in a texture of leaves
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -83,17 +81,13 @@ def source_images(folder: Path | None = None, progress: Progress | None = None) 
         if progress is not None:
             progress(done, len(paths))
     if unreadable:
-        raise ValueError(f"zoom: cannot read {_listed(unreadable)}; fix or remove them")
+        raise ValueError(f"zoom: cannot read {listed(unreadable)}; fix or remove them")
     if not images:
         raise ValueError(f"zoom: every image in {folder} has a side of less than {SHORTEST} pixels; use larger images")
     if small:
-        listed = f"{_listed(small)} in {folder}"
-        warnings.warn(f"zoom: skipped, with a side of less than {SHORTEST} pixels: {listed}", stacklevel=2)
+        skipped = f"{listed(small)} in {folder}"
+        warnings.warn(f"zoom: skipped, with a side of less than {SHORTEST} pixels: {skipped}", stacklevel=2)
     return list(images.values())
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
 def _read(path: Path) -> Image:

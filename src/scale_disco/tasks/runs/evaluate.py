@@ -15,10 +15,11 @@ from torch import nn
 from ...files import plain, read_bytes, reason, write
 from ...models.checkpoints import check_fit
 from ..io.arrays import parse_npz
+from ..io.progress import Progress, counter
 from ..io.report import environment
 from ..io.weights import file_sha256
 from .batches import LabeledDataset, evaluation_batch_size
-from .experiments import EXPERIMENTS, Evaluation, Progress, ScaleBin
+from .experiments import EXPERIMENTS, Evaluation, ScaleBin
 from .record import BEST, LAST, METADATA, PREDICTIONS, TESTED, options_of, read_checkpoint, read_record, read_tested
 
 _BATCH = 125  # maximum number of images
@@ -33,6 +34,8 @@ def evaluate(
     checkpoint: str | None = None,
     limit: int | None = None,
     outside: int = 2000,
+    test_scales: int | None = None,
+    enlarge: int = 0,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -47,6 +50,8 @@ def evaluate(
         checkpoint: "best" or "last" weights (default: the recipe's).
         limit: Maximum number of test images (default: all).
         outside: Maximum number of images smaller, and larger, than those in training.
+        test_scales: Test with so many scales from 1 up as well, with the same weights.
+        enlarge: Number of scales below 1 in that test, for networks on the decimated grid.
         device: Where the network runs.
         progress: Called with the pixels done and the total.
     """
@@ -60,7 +65,10 @@ def evaluate(
     if experiment.make_evaluation is None:
         raise ValueError(f"{options.experiment} runs are evaluated with {experiment.test_command}")
     folder = data or Path(record["data"])
-    evaluation = experiment.make_evaluation(options, folder, metadata, limit=limit, outside=outside)
+    other_scales = {} if test_scales is None else {"test_scales": test_scales, "enlarge": enlarge}
+    if other_scales and options.model not in experiment.rescalable:
+        raise ValueError(f"--test-scales: {options.model} has no set of scales that could be changed")
+    evaluation = experiment.make_evaluation(options, folder, metadata, limit=limit, outside=outside, **other_scales)
     start = time.monotonic()
     cache = _PredictionCache(run / PREDICTIONS[checkpoint], fingerprint + evaluation.cache_key, evaluation.classes)
     networks = {name: evaluation.variants.get(name, nn.Identity())(network).to(device) for name in evaluation.sets}
@@ -163,7 +171,8 @@ def _predict(
         for rows in _chunks(dataset)
         if (predictions[name][rows] == cache.unknown).any()
     ]
-    total, done, saved = sum(len(rows) * sets[name].pixels for name, rows in todo), 0, time.monotonic()
+    count = counter(progress, sum(len(rows) * sets[name].pixels for name, rows in todo))
+    saved = time.monotonic()
     for name, rows in todo:
         dataset = sets[name]
         with torch.inference_mode():
@@ -171,9 +180,7 @@ def _predict(
             if not logits.isfinite().all():  # the argmax of NaN could be right by chance
                 raise ValueError(f"{cache.path.parent}: the network returns NaN or infinity; train it again")
             predictions[name][rows] = logits.argmax(1).cpu().numpy()
-        done += len(rows) * dataset.pixels
-        if progress is not None:
-            progress(done, total)
+        count(len(rows) * dataset.pixels)
         if time.monotonic() - saved > _SAVE_INTERVAL:
             cache.write(cached)
             saved = time.monotonic()

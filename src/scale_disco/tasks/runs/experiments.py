@@ -1,7 +1,7 @@
 """The experiments of `disco train`, `disco test` and `disco table`, imported lazily. Register new ones here."""
 
 from collections import UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import nn
 
+from ...scales import Scales
 from ..io.report import binomial_std
 from .batches import Dataset, LabeledDataset
 from .options import RunOptions
@@ -59,6 +60,16 @@ def range_label(low: float, high: float) -> str:
     return f"{round(low, 3):g}" if low == high else f"{low:g} to {high:g}"
 
 
+def scales_label(scales: Scales) -> str:
+    """Return the label of a set of scales at test time.
+
+    Example:
+        >>> scales_label(Scales.geometric(2, 3, start=0.5))
+        '3 scales from 0.5'
+    """
+    return f"{len(scales)} scales from {scales[0]:.3g}"
+
+
 class Evaluation(NamedTuple):
     """Test sets of a classifier, and how its errors are summarized."""
 
@@ -82,7 +93,7 @@ class Experiment:
     make_model: Callable[[Any, Mapping[str, Any]], nn.Module]  # (options, metadata)
     make_evaluation: Callable[..., Evaluation] | None = None  # (options, folder, metadata, *, limit, outside)
     subject: str = "images"  # what is tested at several scales
-    training_scales: tuple[float, float] = (1.0, 1.0)  # lowest and highest
+    training_scales: tuple[float, float] = (1.0, 1.0)  # lowest and highest; options may have `training_sizes` instead
     metadata: Mapping[str, Any] = field(default_factory=dict)  # types of the metadata of a run by name
     # Where training starts from other weights than `make_model` draws: the network, and metadata of a new run.
     make_initial_model: Callable[[Any, Mapping[str, Any]], nn.Module] | None = None
@@ -90,11 +101,7 @@ class Experiment:
     training_module: str = "runs.modules:ClassifierModule"
     test_command: str = "disco test RUN"
     cache_folder: str | None = None  # next to runs; the default cache
-
-    def scales_in_training(self, options: RunOptions) -> tuple[float, float]:
-        """Return the lowest and the highest scale; where data sets are divided by size, options know them."""
-        sizes: tuple[float, float] = getattr(options, "training_sizes", self.training_scales)
-        return sizes
+    rescalable: Collection[str] = ()  # models that `make_evaluation` can test with other scales: test_scales, enlarge
 
 
 def import_object(path: str) -> Any:

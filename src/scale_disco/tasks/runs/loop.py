@@ -108,7 +108,8 @@ def train(
         network.to(memory_format=layout)  # type: ignore[call-overload]
         module = import_object(experiment.training_module)(network, options, steps=steps)
         if devices * nodes > 1:
-            placement["strategy"] = _strategy(module)
+            unused = any(name.rpartition(".")[2] == "unused" for name, _ in network.named_parameters())
+            placement["strategy"] = DDPStrategy(find_unused_parameters=unused or module.unfreezes)
         checkpoints = _CheckpointCallback(out, record, lambda rows: say(_epoch_line(rows, recipe.epochs)))
         batches = _Batches(training_data, options, layout)
         shown = _Bar() if bar and sys.stdout.isatty() else _StepLines(say)
@@ -130,22 +131,17 @@ def _on_cpu(placement: dict[str, Any]) -> bool:
     return placement["accelerator"] == "cpu" or not others
 
 
-def _strategy(module: TrainingModule) -> DDPStrategy:
-    unused = any(name.rpartition(".")[2] == "unused" for name, _ in module.network.named_parameters())
-    return DDPStrategy(find_unused_parameters=unused or module.unfreezes)
-
-
 class _Batches(L.LightningDataModule):
+    trainer: L.Trainer
+
     def __init__(self, data: TrainingData, options: RunOptions, layout: torch.memory_format) -> None:
         super().__init__()
         self.data, self.options, self.layout = data, options, layout
 
     @property
     def _process(self) -> dict[str, Any]:
-        trainer = self.trainer
-        assert trainer is not None
-        pin = trainer.strategy.root_device.type == "cuda"
-        return {"rank": trainer.global_rank, "world": trainer.world_size, "pin": pin}
+        pin = self.trainer.strategy.root_device.type == "cuda"
+        return {"rank": self.trainer.global_rank, "world": self.trainer.world_size, "pin": pin}
 
     def train_dataloader(self) -> Any:
         recipe, seed = self.options.full_recipe, self.options.seed
@@ -156,11 +152,9 @@ class _Batches(L.LightningDataModule):
         return evaluation_batches(self.data.validation, **self._process)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        trainer = self.trainer
-        assert trainer is not None
-        dataset = self.data.train if trainer.training else self.data.validation
+        dataset = self.data.train if self.trainer.training else self.data.validation
         assert dataset is not None
-        images = dataset.transform(batch.images, batch.rows, trainer.current_epoch)
+        images = dataset.transform(batch.images, batch.rows, self.trainer.current_epoch)
         return batch._replace(images=images.contiguous(memory_format=self.layout))
 
 

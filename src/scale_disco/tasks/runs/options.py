@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ..options import FRACTION, NON_NEGATIVE, SEED, CheckedOptions, at_least, flag, option
@@ -42,6 +43,11 @@ class RunOptions(CheckedOptions):
             key=lambda each: (each.name != "model", each.name in shared, each.name in ("limit", "seed")),
         )
         return {each.name: each for each in ordered}
+
+    @classmethod
+    def data_file(cls, folder: Path, values: Mapping[str, Any]) -> tuple[Path, str] | None:
+        """Return a file that the data folder must have for these options, and the command that creates it."""
+        return None
 
     @property
     def base_recipe(self) -> Recipe:

@@ -202,16 +202,21 @@ class RunGroup(ABC):
         return "\n".join(lines)
 
     def curves(self) -> dict[str, list[Range]]:
-        """Return errors over the scale of every network of the main comparison, merged over its runs."""
-        curves = {}
+        """Return errors over the scale of every network of the main comparison, merged over its runs.
+
+        Test sets named "NAME, VARIANT" are of another form of the network, with a curve of its own.
+        """
+        curves: dict[str, list[Range]] = {}
         for row in next(iter(self.comparisons().values())):
-            by_range: dict[tuple[str, float, float], list[ScaleBin]] = {}
+            by_range: dict[tuple[str, str, float, float], list[ScaleBin]] = {}
             for outcome in row.measured:
                 assert outcome.tested is not None
                 for scale_bin in bins_of(outcome.tested):
-                    by_range.setdefault((scale_bin.kind, scale_bin.low, scale_bin.high), []).append(scale_bin)
-            if by_range:
-                curves[row.name] = [Range(*key, *self.merge(bins)) for key, bins in by_range.items()]
+                    kind, _, variant = scale_bin.kind.partition(", ")
+                    name = f"{row.name}, {variant}" if variant else row.name
+                    by_range.setdefault((name, kind, scale_bin.low, scale_bin.high), []).append(scale_bin)
+            for (name, kind, low, high), bins in by_range.items():
+                curves.setdefault(name, []).append(Range(kind, low, high, *self.merge(bins)))
         return curves
 
     def scale_table(self) -> str:
@@ -241,8 +246,7 @@ class RunGroup(ABC):
 def pooled(bins: Sequence[ScaleBin]) -> tuple[float, float]:
     """Return error and binomial std over all images of several runs, each tested on images of its own."""
     images, errors = sum(each.images for each in bins), sum(each.errors for each in bins)
-    total = ScaleBin("", 0, 0, images, errors)
-    return total.error, total.std
+    return errors / images, binomial_std(errors, images)
 
 
 def over_runs(bins: Sequence[ScaleBin]) -> tuple[float, float]:

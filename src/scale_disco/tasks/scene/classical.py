@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...scales import Scales
-from ..io.images import LUMA, mirrored
+from ..io.images import luma, mirrored
 from .networks import ScaleEstimator
 from .options import CELL
 from .readout import Absolute
@@ -24,16 +24,13 @@ class Energy(nn.Module):
     A wave of length L has its largest response at width L / 4.44, of the same strength for every L.
     """
 
-    luminance: Tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.fingerprint = f"laplacian-{WIDTHS}"
         self.reach = math.ceil(_TAPS * WIDTHS[len(WIDTHS) - 1]) + CELL
-        self.register_buffer("luminance", torch.tensor(LUMA)[:, None, None])
 
     def forward(self, images: Tensor) -> Tensor:
-        gray = (images * self.luminance).sum(1, keepdim=True)
+        gray = luma(images)
         energies = [F.avg_pool2d(laplacian(gray, width).square(), CELL, ceil_mode=True) for width in WIDTHS]
         return torch.stack(energies, 2)
 

@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...files import listed
 from ..io.arrays import cached_tensors
 from ..io.images import Image, UnreadableError, find_images, read_image, to_image, to_tensor
-from ..io.textures import Progress
+from ..io.progress import Progress
 from ..io.weights import file_sha256
 from ..stl10 import data as stl10
 from .networks import WINDOW
@@ -124,8 +125,7 @@ def read_copies(
     if not copies:
         raise ValueError(f"scene: none of {len(images)} images can be read: {skipped[0]}")
     if skipped:
-        more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
-        warnings.warn(f"scene: skipped: {skipped[0]}{more}", stacklevel=2)
+        warnings.warn(f"scene: skipped: {listed(skipped, 1)}", stacklevel=2)
     return copies
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..io.images import luma
-from ..io.textures import Progress
+from ..io.progress import Progress
 from .networks import ScaleEstimator
 
 _BUDGET = 1_300_000  # pixels per forward pass, as far as strips of the image allow

@@ -20,6 +20,7 @@ from typing import IO
 import numpy as np
 
 from ...files import locked, make_folder, parse_json, plain, read_bytes, reason, write, written_atomically
+from ..io.progress import Progress, counter
 from .images import ImageSet
 from .options import SIDE
 
@@ -45,8 +46,6 @@ _TEXT = 1 << 20  # maximum bytes of a text file
 _CHUNK = 1 << 20
 _TIMEOUT = 30  # seconds
 _AGAIN = "delete it and download it again: disco data stl10 --download --out DIR"
-
-Progress = Callable[[int, int], None]
 
 
 def read_stl10(
@@ -160,14 +159,7 @@ def _check_files(paths: list[Path], *, again: bool = False, progress: Progress |
     """Raise ValueError if files in a folder are not STL-10's; remember those that are."""
     known = {} if again or not paths else _read_checked(paths[0].parent)
     left = [path for path in paths if path.name in _FILES and known.get(path.name) != _stamp(path)]
-    total, done = sum(path.stat().st_size for path in left), 0
-
-    def count(length: int) -> None:
-        nonlocal done
-        done += length
-        if progress is not None:
-            progress(done, total)
-
+    count = counter(progress, sum(path.stat().st_size for path in left))
     for path in paths:
         if path.name == _CLASS_NAMES and (classes := _classes(path)) != CLASSES:
             raise ValueError(f"{path}: not STL-10's classes, got {plain(', '.join(classes))}; {_AGAIN}")
@@ -191,7 +183,7 @@ def _damaged(path: Path, what: str) -> ValueError:
 def _existing(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; download it: disco data stl10 --download --out DIR")
+        raise FileNotFoundError(f"{path}: no such file; create it: disco data stl10 --download --out DIR")
     return path
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +13,13 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from ...files import parse_json, plain, reason, write
+from ...files import listed, parse_json, plain, reason, write
 from ..io.images import find_images, load_rgb
+from ..io.progress import Progress
 from .images import ImageSet, statistics
 
 PARTS = ("train", "test")
 _FORMAT = "scale-disco pictures 1"
-_LISTED = 3  # unreadable images that an error lists
-
-Progress = Callable[[int, int], None]
 
 
 class ImageFile(NamedTuple):
@@ -174,11 +172,8 @@ def _decoded(listing: Listing, side: int, progress: Progress | None) -> dict[str
             workers.shutdown(cancel_futures=True)
             raise
     if unreadable:
-        more = f" and {len(unreadable) - _LISTED} more" if len(unreadable) > _LISTED else ""
-        raise ValueError(
-            f"folder: {len(unreadable)} of {total} images cannot be read: {', '.join(unreadable[:_LISTED])}{more}; "
-            "fix or remove them"
-        )
+        count = f"{len(unreadable)} of {total} images"
+        raise ValueError(f"folder: {count} cannot be read: {listed(unreadable)}; fix or remove them")
     trained = sum(file.part == "train" for file in listing.files)  # they come first
     return {"train": images[:trained], "test": images[trained:]}
 

@@ -1,8 +1,8 @@
 """Images of STL-10 or of a folder, behind one function."""
 
-from collections.abc import Callable
 from pathlib import Path
 
+from ..io.progress import Progress
 from .data import PARTS, read_stl10
 from .folder import read_folder
 from .images import ImageSet
@@ -17,7 +17,7 @@ def load_images(
     fold: int | None = None,
     test_share: float | None = None,
     cache: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, ImageSet]:
     """Read the train and test images of a folder.
 

@@ -71,6 +71,13 @@ class Stl10Options(NetworkOptions):
         with torch.device("meta"):  # the network checks its own options
             create_model(self.model, depth=self.depth, width=self.width, dropout=self.dropout)
 
+    @classmethod
+    def data_file(cls, folder: Path, values: Mapping[str, Any]) -> tuple[Path, str] | None:
+        if values["format"] != "stl10":
+            return None
+        inside = folder / "stl10_binary"  # in the parent folder, as downloaded
+        return (inside if inside.is_dir() else folder) / "train_X.bin", "disco data stl10 --download --out DIR"
+
     @property
     def base_recipe(self) -> Recipe:
         return dataclasses.replace(super().base_recipe, **_EXCEPTIONS.get((self.recipe, self.model), {}))

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from ...files import locked, make_folder, plain, read_json, write
 from ..io.images import load_frame
+from ..io.progress import Progress, counter
 from ..io.video import Frame
 from .data.otb_lists import OTB100, SCALE_VARIATION
 from .data.sequences import Sequence
@@ -197,7 +197,7 @@ def run(
     folder: Path,
     *,
     fingerprint: str,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Result]:
     """Track every sequence once and write the results into a folder; finished sequences are read from it.
 
@@ -211,14 +211,9 @@ def run(
     with locked(folder):
         _claim(folder, fingerprint)
         unfinished = [sequence for sequence in sequences if not _finished(folder, sequence)]
-        total, done = sum(len(sequence.frames) for sequence in unfinished), count(1)
-
-        def tick() -> None:
-            if progress is not None:
-                progress(next(done), total)
-
+        count = counter(progress, sum(len(sequence.frames) for sequence in unfinished))
         for sequence in unfinished:
-            write_result(folder, sequence.name, _track(tracker, sequence, tick))
+            write_result(folder, sequence.name, _track(tracker, sequence, count))
         return {sequence.name: read_result(folder, sequence) for sequence in sequences}
 
 
@@ -248,7 +243,7 @@ def _claim(folder: Path, fingerprint: str) -> None:
         write(path, f"{json.dumps({'fingerprint': fingerprint})}\n".encode())
 
 
-def _track(tracker: Tracker, sequence: Sequence, tick: Callable[[], None]) -> Result:
+def _track(tracker: Tracker, sequence: Sequence, count: Callable[[int], None]) -> Result:
     x, y, w, h = sequence.boxes[0].tolist()
     frames = (Frame(number, load_frame(path), Fraction(number)) for number, path in enumerate(sequence.frames))
     boxes, seconds = [], []
@@ -258,7 +253,7 @@ def _track(tracker: Tracker, sequence: Sequence, tick: Callable[[], None]) -> Re
                 raise ValueError(f"the tracker returned the box {tracked.box}, expected four finite numbers x, y, w, h")
             boxes.append(tracked.box)
             seconds.append(tracked.seconds)
-            tick()
+            count(1)
     except ValueError as error:
         raise ValueError(f"{sequence.name}, frame {len(boxes) + 1} of {len(sequence.frames)}: {error}") from error
     return Result(torch.tensor(boxes, dtype=torch.float64), torch.tensor(seconds, dtype=torch.float64))

@@ -105,12 +105,12 @@ class TrackerOptions(NetworkOptions):
     pretrained: str | None = option(
         None, "weights to start from: a file of a ResNet-50 or of a tracker, or torchvision or timm", exists=WEIGHTS
     )
-    stages: int | None = option(None, "last stages that are trained (default 4; paper: 1 to all)", rule=at_least(1))
-    pairs: int | None = option(None, "pairs of crops per epoch", rule=at_least(2))
+    stages: int | None = option(None, "last stages that are trained (default: 4; paper: 1 to all)", rule=at_least(1))
+    pairs: int | None = option(None, "pairs of crops per epoch (default: 160; paper: 450,000)", rule=at_least(2))
     shift: float | None = option(
-        None, "maximum shift of the object in a crop, in pixels (default 32; paper: 4)", rule=between(0, _MAX_SHIFT)
+        None, "maximum shift of the object in a crop, in pixels (default: 32; paper: 4)", rule=between(0, _MAX_SHIFT)
     )
-    zoom: float | None = option(None, "maximum zoom in octaves (default 0.6; paper: 0.07)", rule=between(0, 2))
+    zoom: float | None = option(None, "maximum zoom in octaves (default: 0.6; paper: 0.07)", rule=between(0, 2))
     scale_weight: float = option(0.5, "weight of the scale loss, for networks with scales", rule=NON_NEGATIVE)
 
     @property

@@ -382,7 +382,7 @@ def test_progress_includes_parts_of_images(tmp_path, capsys, monkeypatch):
         def __call__(self, done, total):
             fractions.append(done / total)
 
-    monkeypatch.setattr(cli_scene, "Progress", Watched)
+    monkeypatch.setattr(terminal, "Progress", Watched)
     scene(capsys, folder, "--out", tmp_path / "out", "--no-figure")
     assert fractions[:2] == pytest.approx([1 / 3, 2 / 3])
     assert len(fractions) > 4

@@ -299,14 +299,19 @@ def test_missing_extras_are_named(tmp_path, capsys, monkeypatch):
 def test_progress_shows_the_time_left(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(terminal, "PROGRESS_DELAY", 0.1)
 
-    class Slow(Bright):
+    shown = []
+
+    class Waiting(Bright):
         def update(self, image):
-            time.sleep(0.02)
+            end = time.monotonic() + PATIENCE
+            while self.updates == 10 and " s left" not in "".join(shown) and time.monotonic() < end:
+                shown.append(capsys.readouterr().err)
+                time.sleep(0.01)
             return super().update(image)
 
-    monkeypatch.setattr(cli_track, "open_tracker", lambda options: Slow())
+    monkeypatch.setattr(cli_track, "open_tracker", lambda options: Waiting())
     track(write_video(tmp_path / "clip.mp4", 20), *BOX, "--out", tmp_path)
-    assert " s left" in capsys.readouterr().err
+    assert " s left" in "".join(shown)
 
 
 def test_an_error_keeps_the_frames_so_far(tmp_path, capsys, monkeypatch):

@@ -16,9 +16,10 @@ from typing import Any
 from torch import Tensor
 
 from ....files import make_folder, write, written_atomically
+from ...io import terminal
 from ...io.figures import check_figure, save_figure
 from ...io.images import SHORTEST, find_images, is_image, read_image, shrink, size_of, to_image
-from ...io.terminal import Progress, chosen_device, say, show
+from ...io.progress import Progress, part_of
 from ...io.video import VideoSource, VideoWriter, counted, open_video
 from ...io.weights import fingerprint
 from ..field import Field, cell_field, color_range, enlarged, scale_field
@@ -31,8 +32,6 @@ _SETTINGS = ("window", "step", "longest", "frames", "every")  # that a field dep
 _LISTED = 3  # skipped images that are listed
 _SAVED = 60.0  # seconds between writes of the fields of a video
 
-Step = Callable[[int, int], None]
-
 
 def open_estimator(options: SceneOptions) -> ScaleEstimator:
     """Return the chosen estimator, on its device."""
@@ -42,9 +41,9 @@ def open_estimator(options: SceneOptions) -> ScaleEstimator:
         estimator = scene_estimator(options.run, options.pretrained)
     else:
         if options.pretrained is None:
-            say("disco scene: the network has random weights; use --pretrained for those of a ResNet-50")
+            terminal.say("disco scene: the network has random weights; use --pretrained for those of a ResNet-50")
         estimator = create("shift", pretrained=options.pretrained)
-    return estimator.to(chosen_device(options.device))
+    return estimator.to(terminal.chosen_device(options.device))
 
 
 def run(options: SceneOptions) -> None:
@@ -62,9 +61,9 @@ def run(options: SceneOptions) -> None:
     if not options.no_figure:
         check_figure(jobs[0].file(".png"))
     try:
-        with Progress(source.resolve().name) as progress:
+        with terminal.Progress(source.resolve().name) as progress:
             for number, job in enumerate(jobs):
-                _process(job, writer, report, _within(progress, number, len(jobs)))
+                _process(job, writer, report, part_of(progress, number, len(jobs)))
     except (Exception, KeyboardInterrupt) as error:
         report.error = error
     report.print()
@@ -79,15 +78,10 @@ def _check(options: SceneOptions, video: bool) -> None:
             raise ValueError(f"--{name} is for videos, got {options.source}")
     if options.window is not None and options.step is not None and options.step > options.window:
         raise ValueError(f"--step must be at most --window {options.window}, got {options.step}")
-    chosen_device(options.device)
+    terminal.chosen_device(options.device)
 
 
-def _within(progress: Step, number: int, total: int) -> Step:
-    """Return the progress of one of several jobs, as a fraction of all."""
-    return lambda done, whole: progress(number * whole + done, total * whole)
-
-
-def _process(job: Job, writer: "FieldWriter", report: "Report", progress: Step) -> None:
+def _process(job: Job, writer: "FieldWriter", report: "Report", progress: Progress) -> None:
     """Compute the field of an image or a video, unless an earlier call has."""
     options, key = writer.options, writer.cache_key(job)
     note = {} if options.again else job.note()
@@ -125,7 +119,7 @@ class FieldWriter:
         settings = {name: getattr(self.options, name) for name in _SETTINGS}
         return {"bytes": status.st_size, "modified": status.st_mtime_ns, **self.weights, **settings}
 
-    def image(self, job: Job, key: dict[str, Any], image: Tensor, report: "Report", progress: Step) -> None:
+    def image(self, job: Job, key: dict[str, Any], image: Tensor, report: "Report", progress: Progress) -> None:
         """Write the files of an image."""
         start = time.perf_counter()
         result = self._compute(scale_field, image, progress)
@@ -138,17 +132,17 @@ class FieldWriter:
         report.rows.append(self._row(job, image, result, start, shrunk=max(size_of(job.path)) / max(image.shape)))
         job.write_note(report.rows[-1], key)
 
-    def video(self, job: Job, key: dict[str, Any], fields: list[Field], report: "Report", progress: Step) -> None:
+    def video(self, job: Job, key: dict[str, Any], fields: list[Field], report: "Report", progress: Progress) -> None:
         """Write the files of a video, after the fields of an earlier call. If interrupted, they have fewer frames."""
         start, saved, interruption = time.perf_counter(), time.monotonic(), None
         video, limit = open_video(str(job.path.absolute())), self.options.frames
         if fields:
-            say(f"{job.path.name}: resumes after {len(fields)} frames")
+            terminal.say(f"{job.path.name}: resumes after {len(fields)} frames")
         counts = [limit, video.count and math.ceil(video.count / (self.options.every or 1))]
         total = min((number for number in counts if number), default=0)
         try:
             for image, _ in islice(self._frames(video, len(fields)), limit and limit - len(fields)):
-                within = _within(progress, len(fields), max(total, len(fields) + 1)) if total else None
+                within = part_of(progress, len(fields), max(total, len(fields) + 1)) if total else None
                 fields.append(self._compute(cell_field, image, within))
                 if time.monotonic() - saved > _SAVED:
                     job.save_frames(fields, key)
@@ -188,9 +182,11 @@ class FieldWriter:
                 if frame.image is not None and frame.number % every == 0:
                     yield shrink(frame.image, self.options.longest), frame.time
 
-    def _compute(self, function: Callable[..., Field], image: Tensor, progress: Step | None) -> Field:
+    def _compute(self, function: Callable[..., Field], image: Tensor, progress: Progress | None) -> Field:
         windows = {"window": self.options.window, "step": self.options.step}
-        return function(self.estimator, image.to(chosen_device(self.options.device)), **windows, progress=progress)
+        return function(
+            self.estimator, image.to(terminal.chosen_device(self.options.device)), **windows, progress=progress
+        )
 
     def _row(self, job: Job, image: Tensor, result: Field, start: float, **more: Any) -> dict[str, Any]:
         return {
@@ -230,7 +226,7 @@ class Report:
             fields = counted(len(self.reused), "field")
             self.remarks.append(f"{fields} reused from an earlier call (--again disables it)")
         for remark in self.remarks:
-            say(f"disco scene: {remark}")
+            terminal.say(f"disco scene: {remark}")
         document = {
             "source": str(self.options.source),
             "out": str(self.options.out),
@@ -241,7 +237,7 @@ class Report:
             "remarks": self.remarks,
         }
         written = f"{counted(len(self.rows), 'field')} written into {self.options.out}"
-        show(self.options, document, "\n".join([*map(_line, self.rows), written]))
+        terminal.show(self.options, document, "\n".join([*map(_line, self.rows), written]))
         if self.error:
             raise self.error
 

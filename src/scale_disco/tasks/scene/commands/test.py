@@ -9,23 +9,14 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
+from ...io import terminal
 from ...io.images import size_of
+from ...io.progress import Progress, counter
 from ...io.report import table
-from ...io.terminal import Progress, check_outputs, chosen_device, say, show, write_plot, write_report
+from .. import evaluation
 from ..classical import READS, Laplacian
 from ..copies import ImageSource, Sizes, find
-from ..evaluation import (
-    KINDS,
-    Figures,
-    LabeledScene,
-    Ratio,
-    by_network,
-    copy_figures,
-    find_pairs,
-    median,
-    read_pair,
-    scene_figures,
-)
+from ..evaluation import KINDS, Figures, LabeledScene, Ratio, copy_figures, median, read_pair, scene_figures
 from ..networks import CHANNELS, SCALES, Backbone, ScaleEstimator
 from ..options import SceneTestOptions
 from ..planes import Rendered, planes
@@ -38,22 +29,22 @@ _CONSTANT = "constant"
 
 def run(options: SceneTestOptions) -> None:
     """Evaluate, print and plot."""
-    check_outputs(options.out, options.plot)
-    device = chosen_device(options.device)
+    terminal.check_outputs(options.out, options.plot)
+    device = terminal.chosen_device(options.device)
     data = EvaluationData.of(options)
     estimators = {name: estimator.to(device) for name, estimator in _estimators(options).items()}
-    with Progress("testing") as progress:
+    with terminal.Progress("testing") as progress:
         figures = data.figures(estimators, options.cache, progress)
     document = data.document(options) | {"rows": {name: results.document() for name, results in figures.items()}}
     rows, about = _table(figures), data.about(options)
-    show(options, document, "\n".join([table(*rows), *about]))
+    terminal.show(options, document, "\n".join([table(*rows), *about]))
     parts = [f"{'. '.join(about)}.", table(*rows, markdown=True)]
     if data.pairs:
         parts.append(table(*_depth_table(figures), markdown=True))
-    write_report(options.out, "Apparent scale", "\n\n".join(parts), document, command=options.call)
+    terminal.write_report(options.out, "Apparent scale", "\n\n".join(parts), document, command=options.call)
     curves = {name: results.ratio.curve for name, results in figures.items() if results.ratio and name != _CONSTANT}
     ranks = {kind: values for kind in ("planes", "depth") if (values := _ranks(figures, kind))}
-    write_plot(options.plot, lambda: plot_readouts(curves, ranks))
+    terminal.write_plot(options.plot, lambda: plot_readouts(curves, ranks))
 
 
 @dataclass(frozen=True)
@@ -77,28 +68,23 @@ class EvaluationData:
         images = find(options.data) if options.data else []
         random.Random(0).shuffle(images)  # so that a limit selects from all subfolders
         textured = iter(()) if options.planes is None else planes(options.textures, options.planes)
-        pairs = find_pairs(options.depth) if options.depth else {}
+        pairs = evaluation.find_pairs(options.depth) if options.depth else {}
         return cls(images[: options.limit], Sizes(span=options.span), textured, options.planes or 0, pairs)
 
     def figures(
-        self, estimators: dict[str, ScaleEstimator], cache: Path | None, progress: Callable[[int, int], None]
+        self, estimators: dict[str, ScaleEstimator], cache: Path | None, progress: Progress
     ) -> dict[str, Figures]:
         """Evaluate all estimators, and the prediction that all copies have the same size."""
         # The time of a network is proportional to its parameters times the pixels.
         weights = {
             fingerprint: 1 + sum(weights.numel() for weights in next(iter(group.values())).backbone.parameters())
-            for fingerprint, group in by_network(estimators).items()
+            for fingerprint, group in evaluation.by_network(estimators).items()
         }
         copied = self.images[0].read()[0].numel() * self.sizes.copies if self.images else 0
         pixels = self.count * _WIDTH * _HEIGHT + len(self.images) * copied
         pixels += sum(math.prod(size_of(photo)) for photo, _ in self.pairs.values())
-        everything, done = sum(weights.values()), 0
-
-        def add(work: int) -> None:
-            nonlocal done
-            done += work
-            progress(done, pixels * everything)
-
+        everything = sum(weights.values())
+        add = counter(progress, pixels * everything)
         ratios: dict[str, Ratio] = {}
         if self.images:
             ratios = copy_figures(
@@ -159,7 +145,7 @@ def _estimators(options: SceneTestOptions) -> dict[str, ScaleEstimator]:
         network = Backbone(pretrained=options.pretrained)
         networks[network.fingerprint] = network
         if network.sha256 is None:
-            say("disco test: the network has random weights; use --pretrained for those of a ResNet-50")
+            terminal.say("disco test: the network has random weights; use --pretrained for those of a ResNet-50")
     for network in networks.values():
         estimators[f"no training, {network.kind} network"] = ScaleEstimator(network, Shift(CHANNELS, SCALES)).eval()
     estimators |= {f"Laplacian, {read}": Laplacian(read) for read in READS}

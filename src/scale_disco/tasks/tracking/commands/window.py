@@ -1,6 +1,7 @@
 """A window that shows frames, and in which a box can be drawn with the mouse."""
 
 import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
@@ -9,7 +10,7 @@ from ...io.images import to_image
 from ...io.video import Box
 
 
-class Window:
+class Window(AbstractContextManager["Window"]):
     """Shows frames and lets the user draw the first box. q, Escape and the close button close it."""
 
     def __init__(self, title: str, image: Tensor) -> None:
@@ -34,9 +35,6 @@ class Window:
         self.root.protocol("WM_DELETE_WINDOW", self.close)
         for key in ("q", "<Escape>"):
             self.root.bind(key, self.close)
-
-    def __enter__(self) -> "Window":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.root.destroy()

@@ -13,7 +13,8 @@ import numpy as np
 
 from ....files import locked, make_folder, plain, read_json, write
 from ...io.images import Image
-from ...io.textures import PARTS, Progress, SourceImage, split, textures, to_rgb
+from ...io.progress import Progress
+from ...io.textures import PARTS, SourceImage, split, textures, to_rgb
 from .motion import KINDS, SMALLEST, ObjectMotion, ObjectShape, largest_size, random_motion, random_path
 
 NOTE = "zoom.json"
