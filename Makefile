@@ -10,13 +10,18 @@ CONSTRAINTS ?= constraints.txt
 export PIP_CONSTRAINT := $(abspath $(CONSTRAINTS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-rest test-all test-slow coverage reliability check docs release format clean
+.PHONY: demo test test-core test-rest test-all test-slow coverage reliability check docs release format clean
 
 demo: .venv/ready  ## run everything once, in minutes, and write an HTML report
 	$(BIN)/disco quickstart
 
 test: .venv/ready  ## run the first tier of the tests, in minutes: every module, all proofs of exactness
 	$(PYTEST)
+
+test-core: .venv/ready  ## run the first tier of the core, without tasks and commands
+	$(PYTEST) tests/basis tests/functional tests/nn tests/convert tests/models tests/test_checks.py tests/test_equivariance.py \
+	    tests/test_export.py tests/test_files.py tests/test_fold.py tests/test_guarantees.py tests/test_hub.py \
+	    tests/test_resampling.py tests/test_scales.py
 
 test-rest: .venv/ready  ## run the second tier: kills, full disks, malformed files, every layer with every tool
 	$(PYTEST) -m "thorough and not slow"
