@@ -32,6 +32,7 @@ class RunOptions(CheckedOptions):
         None, "maximum number of training images (or videos), for quick trials (default: all)", rule=at_least(2)
     )
     seed: int = option(0, "random seed for initialization, data order and augmentation", rule=SEED)
+    precision: str = option("32", "32, or 16 or bf16 for mixed precision (16 on GPUs only)", choices=PRECISIONS)
 
     @classmethod
     @cache
@@ -40,7 +41,7 @@ class RunOptions(CheckedOptions):
         shared = {each.name for each in dataclasses.fields(NetworkOptions)}
         ordered = sorted(
             dataclasses.fields(cls),
-            key=lambda each: (each.name != "model", each.name in shared, each.name in ("limit", "seed")),
+            key=lambda each: (each.name != "model", each.name in shared, each.name in ("limit", "seed", "precision")),
         )
         return {each.name: each for each in ordered}
 
@@ -114,4 +115,3 @@ class NetworkOptions(OptimizerOptions):
     accumulate: int = option(1, "gradient accumulation steps", rule=at_least(1))
     weight_decay: float | None = option(None, "weight decay (default: the recipe's)", rule=NON_NEGATIVE)
     ema: float = option(0.0, "EMA decay of the weights, such as 0.999; the EMA is evaluated", rule=FRACTION)
-    precision: str = option("32", "32, 16 or bf16 (mixed precision, for GPUs)", choices=PRECISIONS)
