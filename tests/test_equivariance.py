@@ -3,13 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from torch import nn
 
 from scale_disco import Basis, DiscreteBasis, Scales, Stencil, assert_equivariant, equivariance_error, resample
-from scale_disco.equivariance import basis_error
+from scale_disco.equivariance import RELATIVE_TOLERANCE, basis_error
 from scale_disco.functional import scale_conv, scale_lift
+from scale_disco.nn import ScaleBlurPool2d, ScaleConv2d, ScaleLift2d
 from scale_disco.tasks.io.samples import photos
-from tests.conftest import ROOT_2
+from tests.conftest import CUBE_ROOT_2, ROOT_2
 
 INTEGERS = Scales([1, 2, 4])
 
@@ -66,7 +67,9 @@ def test_a_broken_basis_fails():
     middle[:, 2, 2] += 0.3
     off = Basis(ROOT_2, [good.stencils[0], Stencil(middle), good.stencils[2]], kernel_size=3)
     for broken in (undilated, off):
-        with pytest.raises(AssertionError, match=r"exceeds the tolerance 0.02 \(ratio 1.414: .*, ratio 2: "):
+        with pytest.raises(
+            AssertionError, match=r"^relative .* exceeds the tolerance 0.2 \(ratio 1.414: .*, ratio 2: "
+        ):
             assert_equivariant(lift(broken), images, ROOT_2)
 
 
@@ -81,19 +84,15 @@ def test_one_wrong_tap_is_detected_on_exact_scales():
         assert_equivariant(lift(broken), images, [1, 2], tolerance=1e-20)
 
 
-def test_projected_and_whole_networks():
+def test_projected_networks():
     basis = DiscreteBasis(3, INTEGERS)
     layer = lift(basis)
 
     def projected(x):
         return layer(x).amax(2)
 
-    images = F.pad(photos()[:2].double(), [160] * 4)  # on an empty background, so that the mean is comparable
-    map_error = equivariance_error(projected, images, [1, 2])
+    map_error = equivariance_error(projected, photos()[:2].double(), [1, 2])
     assert 0 < map_error < 0.5
-    vector_error = equivariance_error(lambda x: x.mean((2, 3)), images, [1, 2], antialias=True)
-    assert vector_error < 1e-3
-    assert equivariance_error(lambda x: x.sum((2, 3)), images, [1, 2]) > 0.5
 
 
 def test_pointwise_maps_commute_with_subsampling():
@@ -183,6 +182,17 @@ IMAGES = torch.rand(1, 1, 16, 16)
         (lambda x: x.mean((1, 2, 3)), IMAGES, {}, "expected output"),
         (lambda x: x[..., 4:-4, 4:-4], IMAGES, {}, 'must keep the pixel grid .padding="same".'),
         (lambda x: 0 * x, IMAGES, {}, "the response vanishes"),
+        (lambda x: x.mean((2, 3)), IMAGES, {}, r"a vector has no spatial axes .* got output of shape \(1, 1\)"),
+        (lambda x: x.mean((2, 3), keepdim=True), IMAGES, {}, r"a vector has .* got output of shape \(1, 1, 1, 1\)"),
+        (lambda x: 0 * x + 1, IMAGES, {}, "the output is constant"),
+        (lambda x: 0 * x + torch.arange(x.shape[-1]), IMAGES, {}, "the output is constant, .* for all images"),
+        (
+            lambda x: x.mean((2, 3), keepdim=True).expand(x.shape),
+            IMAGES,
+            {},
+            "the output is constant, the same at every",
+        ),
+        (torch.relu, torch.ones(1, 1, 16, 16), {}, "the output is constant"),
         (lambda x: x / 0, IMAGES, {}, "is not finite"),
         (torch.relu, IMAGES, {"spatial_dims": 3}, "expected images"),
         (torch.relu, IMAGES, {"mode": "sinc"}, "mode: expected one of"),
@@ -192,3 +202,117 @@ def test_invalid_arguments_raise_a_one_line_error(mapping, images, options, mess
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         equivariance_error(mapping, images, **{"scales": [1, 2], **options})
     assert "\n" not in str(caught.value)
+    with pytest.raises((ValueError, TypeError), match=message):
+        assert_equivariant(mapping, images, **{"scales": [1, 2], **options})
+
+
+# The relative error and the default tolerance of `assert_equivariant`.
+
+CROP = photos()[:1, :, 64:112, 64:112].contiguous()
+
+
+def replicated(conv, count):
+    return lambda x: torch.stack([conv(x)] * count, 2)
+
+
+def random_conv(seed):
+    torch.manual_seed(seed)
+    channels, side = (1, 2, 4, 8)[seed % 4], (3, 5, 7)[seed % 3]
+    return nn.Conv2d(1, channels, side, padding=side // 2, bias=seed % 8 < 4)
+
+
+def assert_ordinary_convolutions_fail(seeds):
+    for seed in seeds:
+        with pytest.raises(AssertionError, match="relative equivariance error"):
+            assert_equivariant(random_conv(seed), CROP, ([1, 2], ROOT_2)[seed % 2])
+
+
+def test_a_hundred_ordinary_convolutions_fail():
+    assert_ordinary_convolutions_fail(range(100))
+
+
+@pytest.mark.thorough
+def test_a_thousand_ordinary_convolutions_fail():
+    assert_ordinary_convolutions_fail(range(1000))
+
+
+def test_ordinary_convolutions_of_small_error_fail():
+    """Kernels that nearly blur have less than 0.02 by Eq. 14, since photos are smooth."""
+    images, small = photos()[:1], 0
+    for seed in range(24):
+        torch.manual_seed(seed)
+        conv = nn.Conv2d(1, 1, 3, padding=1)
+        small += equivariance_error(conv, images, ROOT_2) < 0.02
+        for mapping in (conv, replicated(conv, 3)):
+            with pytest.raises(AssertionError):
+                assert_equivariant(mapping, images, ROOT_2)
+    assert small > 0
+
+
+@pytest.mark.parametrize("scales", [[1, 2], ROOT_2])
+def test_an_ordinary_convolution_at_every_scale_has_relative_error_1(scales):
+    for seed in range(20):
+        mapping = replicated(random_conv(seed), len(scales))
+        assert equivariance_error(mapping, CROP, scales, relative=True) == pytest.approx(1)
+        steps = equivariance_error(mapping, CROP, scales, relative=True, per_step=True)
+        assert list(steps.values()) == pytest.approx([1] * len(steps))
+
+
+def test_ordinary_kernels_without_a_scale_axis_have_relative_error_1_on_average():
+    torch.manual_seed(0)
+    many = nn.Conv2d(1, 400, 3, padding=1)
+    assert equivariance_error(many, CROP, ROOT_2, relative=True) == pytest.approx(1, abs=0.15)
+    assert equivariance_error(nn.Conv2d(1, 4, 1), CROP, ROOT_2, relative=True) < 1e-10
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_exact_layers_have_no_relative_error(dims):
+    basis = DiscreteBasis(3, [1, 2], spatial_dims=dims)
+    images = torch.randn(1, 1, *[{1: 64, 2: 32, 3: 16}[dims]] * dims, dtype=torch.float64)
+    assert equivariance_error(lift(basis), images, [1, 2], border=3, relative=True) < 1e-20
+    features = torch.randn(1, 2, 2, *images.shape[2:], dtype=torch.float64)
+    layer = scale_to_scale(basis, 1)
+    assert equivariance_error(layer, features, [1, 2], border=3, relative=True, spatial_dims=dims) < 1e-20
+    projected = equivariance_error(
+        lambda x: layer(x).sum(2), features, [1, 2], border=3, relative=True, spatial_dims=dims
+    )
+    assert 0.2 < projected < 10
+
+
+@pytest.mark.parametrize("scales", [INTEGERS, ROOT_2, CUBE_ROOT_2, [1, 1.5]], ids=str)
+def test_correct_layers_pass_with_margin(scales):
+    torch.manual_seed(0)
+    basis = DiscreteBasis(3, scales)
+    layers = [ScaleLift2d(1, 8, basis), nn.ReLU(), ScaleConv2d(8, 8, basis)]
+    for network in (layers[0], nn.Sequential(*layers), nn.Sequential(*layers[:2], ScaleBlurPool2d(basis.scales))):
+        assert_equivariant(network, photos()[:2], scales)
+        assert equivariance_error(network, photos()[:2], scales, relative=True) < RELATIVE_TOLERANCE / 1.5
+
+
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_a_stencil_that_is_not_dilated_fails(wrong):
+    good = DiscreteBasis(3, INTEGERS)
+    stencils = list(good.stencils)
+    stencils[wrong] = Stencil(stencils[wrong].functions)
+    assert_equivariant(lift(good), photos()[:1], INTEGERS)
+    with pytest.raises(AssertionError, match=r"^relative equivariance error .* exceeds the tolerance 0.2"):
+        assert_equivariant(lift(Basis(INTEGERS, stencils, kernel_size=3)), photos()[:1], INTEGERS)
+
+
+def test_parameters_per_scale_fail():
+    layer, spread = lift(DiscreteBasis(3, ROOT_2)), torch.tensor([-1.0, 0, 1])[:, None, None]
+    for broken in (lambda x: layer(x) + spread, lambda x: layer(x) * (1 + spread / 2), lambda x: layer(x).flip(2)):
+        assert equivariance_error(broken, photos()[:1], ROOT_2, relative=True) > 2 * RELATIVE_TOLERANCE
+
+
+def test_a_tolerance_bounds_equation_14():
+    layer = replicated(random_conv(1), 2)
+    error = equivariance_error(layer, CROP, [1, 2])
+    assert_equivariant(layer, CROP, [1, 2], tolerance=1.01 * error)
+    with pytest.raises(AssertionError, match=rf"^equivariance error {error:.3g} exceeds the tolerance"):
+        assert_equivariant(layer, CROP, [1, 2], tolerance=0.99 * error)
+
+
+def test_the_relative_error_needs_detail():
+    with pytest.raises(ValueError, match="relative error at ratio 2 is undefined"):
+        equivariance_error(lambda x: x[:, :, None].repeat(1, 1, 2, 1, 1), IMAGES, [1, 2], relative=True)

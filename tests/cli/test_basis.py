@@ -6,19 +6,34 @@ import pytest
 
 from scale_disco import Basis, DiscreteBasis, Scales
 from scale_disco.cli import main
+from scale_disco.equivariance import basis_error
+from scale_disco.tasks.io.samples import photos
 from tests.conftest import CUBE_ROOT_2, ROOT_2
 
 
 def test_basis_prints_a_row_per_scale(capsys):
     assert main(["basis", "--scales", "1", "2^(1/2)", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["scale", "side", "dilation", "taps", "reach", "error"]
+    assert lines[0].split() == ["scale", "side", "dilation", "taps", "reach", "predicted", "error"]
     assert [line.split()[:5] for line in lines[1:4]] == [
         ["1", "3", "1", "9", "3"],
         ["1.414", "7", "1", "49", "7"],
         ["2", "3", "2", "9", "5"],
     ]
-    assert f"{DiscreteBasis(3, ROOT_2).error:.4g}" in lines[4]
+    assert (
+        f"predicted equivariance error {DiscreteBasis(3, ROOT_2).error:.4g} (Eq. 14 for images of the prior)"
+        in lines[4]
+    )
+    measured = basis_error(DiscreteBasis(3, ROOT_2), photos(), channels=8)
+    assert lines[5] == f"measured equivariance error {measured:.4g} (Eq. 14 on the bundled photos)"
+
+
+@pytest.mark.parametrize("call", ["--dims 1", "--dims 3 --kernel-size 2 --scales 1 2", "--scales 1 9", "--scales 1"])
+def test_a_basis_that_photos_do_not_suit_is_not_measured(call, capsys):
+    assert main(["basis", *call.split(), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["measured error"] is None
+    assert document["error"] >= 0
 
 
 def test_basis_is_saved_loaded_and_plotted(tmp_path, capsys):

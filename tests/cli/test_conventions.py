@@ -537,9 +537,10 @@ def test_reports_have_provenance(name, call, tmp_path, capsys):
 def test_equivariance_report_lists_the_errors(call, tmp_path, capsys):
     file = tmp_path / "errors.md"
     assert main([*call("equivariance"), "--out", str(file), "--json"]) == 0
-    errors = json.loads(capsys.readouterr().out)["errors"]
-    for name, error in errors.items():
-        assert re.search(rf"^\| {name} +\| +\d+ \| {error:.4f} \|$", file.read_text(), flags=re.MULTILINE)
+    document = json.loads(capsys.readouterr().out)
+    for name, error in document["errors"].items():
+        row = rf"^\| {name} +\| +\d+ \| +{error:.4f} \| +{document['predicted errors'][name]:.4f} \|$"
+        assert re.search(row, file.read_text(), flags=re.MULTILINE)
 
 
 def test_table_as_json(call, tmp_path, capsys):

@@ -7,6 +7,7 @@ import pytest
 
 from scale_disco import DiscreteBasis
 from scale_disco.cli import main
+from scale_disco.tasks.equivariance.bases import disco_basis
 from tests.conftest import ROOT_2
 
 
@@ -14,8 +15,15 @@ def test_all_bases_are_compared(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     figure = tmp_path / "errors.png"
     assert main(["equivariance", "--limit", "2", "--channels", "4", "--json", "--plot", str(figure)]) == 0
-    errors = json.loads(capsys.readouterr().out)["errors"]
-    assert list(errors) == ["DISCO", "DISCO, white-noise prior", "Hermite", "Fourier-Bessel", "B-spline", "log-radial"]
+    document = json.loads(capsys.readouterr().out)
+    errors, predicted = document["errors"], document["predicted errors"]
+    assert predicted["DISCO"] == pytest.approx(disco_basis("mnist").error)
+    assert predicted["DISCO"] < predicted["DISCO, white-noise prior"] < predicted["Hermite"]
+    assert (
+        list(errors)
+        == list(predicted)
+        == ["DISCO", "DISCO, white-noise prior", "Hermite", "Fourier-Bessel", "B-spline", "log-radial"]
+    )
     assert min(errors, key=errors.get) == "DISCO"
     assert errors["DISCO"] < errors["Hermite"] / 5
     assert figure.read_bytes().startswith(b"\x89PNG")
@@ -24,9 +32,10 @@ def test_all_bases_are_compared(tmp_path, capsys):
 def test_errors_are_printed_as_a_table(capsys):
     assert main(["equivariance", "--setting", "stl10", "--limit", "2", "--channels", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["basis", "taps", "error"]
+    assert lines[0].split() == ["basis", "taps", "measured", "predicted"]
     assert lines[1].split()[0] == "DISCO"
     assert "2 images (photos)" in lines[-1]
+    assert "predicted: its expectation over all kernels and the images of the default prior" in lines[-1]
 
 
 def test_bases_of_files_are_added(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""`disco equivariance`: the equivariance error of all bases on the same images."""
+"""`disco equivariance`: the equivariance error of all bases, measured on the same images and predicted."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from ...basis import Basis, hermite_mixing_preset
+from ...basis.prior import IMAGE_CORRELATION
+from ...basis.solve import total_error
 from ...equivariance import basis_error
 from ...files import plain, read_bytes, reason
 from ...scales import Scales
@@ -29,6 +31,7 @@ def run(options: EquivarianceOptions) -> None:
     scales = SETTINGS[options.setting]
     operator: dict[str, Any] = {"mode": options.mode, "antialias": options.antialias}
     errors: dict[str, float] = {}
+    predicted: dict[str, float] = {}
     with terminal.Progress("measuring") as progress:
         bases = compared_bases(options.setting, **operator)
         for path in options.also:
@@ -41,18 +44,21 @@ def run(options: EquivarianceOptions) -> None:
         for number, (name, basis) in enumerate(bases.items()):
             part = part_of(progress, number, len(bases))
             errors[name] = basis_error(basis, images, scales=scales, progress=part, **settings)
+            predicted[name] = total_error(scales, basis.pair_errors(prior="image", scales=scales, **operator))
     settings |= {"setting": options.setting, "images": str(options.images), "count": len(images)}
     taps = {name: basis.taps for name, basis in bases.items()}
     largest = max(errors.values()) or 1.0
-    rows = [[name, str(taps[name]), f"{errors[name]:.4f}"] for name in bases]
+    rows = [[name, str(taps[name]), f"{errors[name]:.4f}", f"{predicted[name]:.4f}"] for name in bases]
     bars = [("#" * round(40 * errors[name] / largest)).ljust(40) for name in bases]
     about = (
-        f"Eq. 14 of a lifting convolution, {options.channels} random kernels, {len(images)} images "
-        f"({options.images}), scales {scales}, {options.mode} rescaling, border {border}"
+        f"measured: Eq. 14 of a lifting convolution, {options.channels} random kernels, {len(images)} images "
+        f"({options.images}), scales {scales}, {options.mode} rescaling, border {border}; "
+        "predicted: its expectation over all kernels and the images of the default prior, "
+        f"noise whose neighboring pixels correlate by {IMAGE_CORRELATION}"
     )
-    header = ["basis", "taps", "error"]
+    header = ["basis", "taps", "measured", "predicted"]
     chart = table([*header, ""], [[*row, bar] for row, bar in zip(rows, bars, strict=True)])
-    document = {"settings": settings, "errors": errors, "taps": taps}
+    document = {"settings": settings, "errors": errors, "predicted errors": predicted, "taps": taps}
     terminal.show(options, document, f"{chart}\n{about}")
     text = f"{about}.\n\n{table(header, rows, markdown=True)}"
     terminal.write_report(options.out, "Equivariance error", text, document, command=options.call)
