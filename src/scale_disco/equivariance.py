@@ -275,7 +275,7 @@ def _norms(
     if 0 < energy < math.inf:
         blank, _ = _energies([(observed, mapping(torch.zeros_like(moved)))])
         if blank <= _rounding(images) * energy or bool((response == response[(..., *[slice(1)] * dims)]).all()):
-            why = "the same at every pixel or for all images; its error says nothing"
+            why = "the same at every pixel or for all images, and its error says nothing; measure the layers before it"
             raise ValueError(f"equivariance_error: the output is constant, {why}")
     return norms
 
