@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...checks import check_choice
 from ..io.arrays import DataFile, checksum
 from ..io.mnist import SIDE, Digits
 from .options import DATA_SETS, data_command
@@ -169,8 +170,7 @@ def load(folder: Path, name: str) -> dict[str, SizedDigits]:
 
 
 def _file(folder: Path, name: str) -> DataFile[SizedDigits]:
-    if name not in DATA_SETS:
-        raise ValueError(f"generalization: data set must be one of {', '.join(DATA_SETS)}, got {name!r}")
+    check_choice("generalization", "data set", name, DATA_SETS)
     return DataFile(
         Path(folder) / f"{name}.npz",
         format="scale-disco digits 1",

