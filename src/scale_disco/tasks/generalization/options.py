@@ -1,9 +1,9 @@
-"""Options of `disco data`, `disco train` and `disco table generalization`, and of `disco test kth-tips`."""
+"""Options of `disco data` and `disco train generalization`, and of `disco test kth-tips`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ...models import default_options, list_models
 from ...scales import Scales
@@ -138,25 +138,6 @@ class GeneralizationDataOptions(CommandOptions):
         None, "maximum number of digits in each part, for quick trials (default: all)", rule=at_least(10)
     )
     out: Path = option(Path("data"), "write the data to this folder")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeTableOptions(CommandOptions):
-    """Compare evaluated runs over the size of digits, next to what STIR reports."""
-
-    entry = "cli.table:run"
-    examples = """\
-  disco table generalization runs
-  disco table generalization runs --out table.md --plot sizes.png
-"""
-    scales: ClassVar[None] = None  # --plot has the curves
-
-    runs: tuple[Path, ...] = argument(
-        "run folders, or parent folders of runs; runs of other experiments are skipped", exists=FOLDER
-    )
-    out: Path | None = option(None, "write the table: Markdown, or JSON if the name ends in .json")
-    plot: Path | None = plot_option("accuracy vs. size, and vs. the time of training")
-    experiment: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
