@@ -7,7 +7,7 @@ softly and stretched to 0 to 255. STIR-MNIST follows the authors' recipe draw by
 its published protocol, with fewer digits; it is not the authors' file.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 from ...checks import check_choice
 from ..io.arrays import DataFile, checksum
 from ..io.mnist import SIDE, Digits
+from ..io.progress import Progress, counter
 from .options import DATA_SETS, data_command
 
 PARTS = ("train", "val", "test")
@@ -32,8 +33,6 @@ PIXELS = {
 }
 _SEED = 42  # the authors'
 _TRAIN, _TEST = 60_000, 10_000  # digits of MNIST's training files, which come first, and of its test files
-
-Progress = Callable[[int, int], None]
 
 
 class SizedDigits(NamedTuple):
@@ -63,7 +62,7 @@ def build_stir(mnist: Digits, count: int = STIR_COUNT, progress: Progress | None
     rows = _stir_rows(mnist.labels, count)
     shape = (len(STIR_SIZES), 10 * count, STIR_CANVAS, STIR_CANVAS)
     images = {part: np.empty(shape, np.uint8) for part in PARTS}
-    places = np.random.RandomState(_SEED)
+    places, advance = np.random.RandomState(_SEED), counter(progress, 10 * count)
     for index in range(10 * count):  # by class, then by digit
         for k in reversed(range(len(STIR_SIZES))):
             size = STIR_SIZES[k]
@@ -71,8 +70,7 @@ def build_stir(mnist: Digits, count: int = STIR_COUNT, progress: Progress | None
                 left, top = places.randint(0, STIR_CANVAS - size + 1, 2)
                 digit = mnist.images[rows[part][index]]
                 images[part][k, index] = placed(digit, size, STIR_CANVAS, (int(top), int(left)))
-        if progress is not None:
-            progress(index + 1, 10 * count)
+        advance(1)
     sizes = np.array(STIR_SIZES)
     return {part: SizedDigits(images[part], mnist.labels[rows[part]], sizes) for part in PARTS}
 
@@ -100,16 +98,14 @@ def build_large_scale(
     }
     sizes_of = {part: [large_scale_size(scale) for scale in LARGE_TRAINING_SCALES] for part in ("train", "val")}
     sizes_of["test"] = [large_scale_size(scale) for scale in LARGE_SCALES]
-    total, done, parts = sum(len(rows[part]) * len(sizes_of[part]) for part in PARTS), 0, {}
+    count, parts = counter(progress, sum(len(rows[part]) * len(sizes_of[part]) for part in PARTS)), {}
     for part in PARTS:
         sizes = sizes_of[part]
         images = np.empty((len(sizes), len(rows[part]), LARGE_CANVAS, LARGE_CANVAS), np.uint8)
         for k, size in enumerate(sizes):
             for index, row in enumerate(rows[part]):
                 images[k, index] = placed(mnist.images[row], size, LARGE_CANVAS)
-                done += 1
-                if progress is not None and done % 500 == 0:
-                    progress(done, total)
+                count(1)
         parts[part] = SizedDigits(images, mnist.labels[list(rows[part])], np.array(sizes))
     return parts
 
@@ -124,9 +120,7 @@ def placed(digit: np.ndarray, size: int, canvas: int, place: tuple[int, int] | N
         from skimage.filters import gaussian
         from skimage.transform import resize
     except ImportError as error:
-        raise ImportError(
-            'building these data needs scikit-image: pip install "scale-disco[generalization]"'
-        ) from error
+        raise ImportError('these data need scikit-image: pip install "scale-disco[generalization]"') from error
     if digit.shape != (SIDE, SIDE) or digit.dtype != np.uint8:
         raise ValueError(f"placed: expected a digit uint8 [{SIDE}, {SIDE}], got {digit.dtype} {digit.shape}")
     if size < 1 or canvas < 1:

@@ -75,33 +75,22 @@ def checksum(arrays: Iterable[np.ndarray], start: str = "") -> str:
     """Return the sha256 of a text and of the values of arrays, whose shapes must be known otherwise."""
     state = hashlib.sha256(start.encode())
     for array in arrays:
-        state.update(array.tobytes())
+        state.update(np.ascontiguousarray(array).data)
     return state.hexdigest()
 
 
 @dataclass(frozen=True)
 class DataFile(Generic[Part]):
-    """A compressed file with the parts of a data set, each a named tuple of arrays, and a note about their origin.
-
-    Args:
-        path: The file.
-        format: Format and version, which the note must have.
-        name: Of the data set.
-        parts: Names of its parts.
-        kind: The named tuple.
-        check: Raises ValueError unless the parts are a valid data set.
-        most: Maximum size in bytes, compressed or not.
-        command: Creates the file; for error messages.
-    """
+    """A compressed file with the parts of a data set, each a named tuple of arrays, and a note about their origin."""
 
     path: Path
-    format: str
-    name: str
+    format: str  # and its version, which the note must have
+    name: str  # of the data set
     parts: tuple[str, ...]
-    kind: Callable[..., Part]
-    check: Callable[[Mapping[str, Part]], None]
-    most: int
-    command: str
+    kind: Callable[..., Part]  # the named tuple
+    check: Callable[[Mapping[str, Part]], None]  # raises ValueError unless the parts are a valid data set
+    most: int  # bytes, compressed or not
+    command: str  # that creates the file, for error messages
 
     def save(self, parts: Mapping[str, Part], packages: Iterable[str], **note: Any) -> Path:
         """Write valid parts atomically, with the versions of packages and a note about them; return the path."""

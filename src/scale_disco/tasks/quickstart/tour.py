@@ -24,6 +24,7 @@ from ...files import make_folder, read_json, write
 from ...scales import Scales
 from ..bench.timing import DENSE, LOWER_BOUND, OURS, LayerSetting, growth_setting, layer_steps, measure
 from ..equivariance.bases import SETTINGS, compared_bases
+from ..io.progress import Progress
 from ..io.report import environment
 from ..io.samples import sample_images
 from ..mnist_scale.data import MINI, load, mini, path_of, save
@@ -49,7 +50,6 @@ _SOURCES = {"photographs": "photos", "digits": "digits"}  # names in the documen
 _REQUIRED = ("matplotlib", "PIL", "mlxtend", "lightning", "torchmetrics", "rich", "tensorboard")
 
 Results = dict[str, Any]  # results so far, as report.json holds them
-Progress = Callable[[int, int], None]
 
 
 def run_options(options: QuickstartOptions, model: str, seed: int) -> MnistScaleOptions:
