@@ -128,7 +128,6 @@ CALLS = [
     ("table stl10 nowhere", 1, "RUNS: no folder nowhere"),
     ("table generalization", 2, "disco table generalization: RUNS requires a value"),
     ("table generalization .", 1, "no training run in it"),
-    ("table generalization . --scales sizes.png", 2, "disco table generalization: unknown option: --scales"),
     ("track", 2, "disco track: SOURCE requires a value; see disco track --help"),
     ("track nowhere.mp4", 1, "no file and no folder nowhere.mp4"),
     ("track {file} --box 1,2,3", 2, "--box: expected four numbers x,y,w,h, got '1,2,3'; see disco track --help"),

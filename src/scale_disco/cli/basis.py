@@ -1,7 +1,5 @@
 """`disco basis`: solve a discrete basis; print, plot or save it."""
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from ..basis import Basis, DiscreteBasis
@@ -9,6 +7,7 @@ from ..basis.solve import total_error
 from ..equivariance import basis_error
 from ..tasks.equivariance.plots import plot_basis
 from ..tasks.io import terminal
+from ..tasks.io.progress import Progress
 from ..tasks.io.report import table
 from ..tasks.io.samples import photos, sample_images
 from .options import BasisOptions
@@ -59,7 +58,7 @@ def run(options: BasisOptions) -> None:
     terminal.write_plot(options.plot, lambda: plot_basis(basis))
 
 
-def _solve(options: BasisOptions, progress: Callable[[int, int], None]) -> DiscreteBasis:
+def _solve(options: BasisOptions, progress: Progress) -> DiscreteBasis:
     if options.plot and options.dims == 3:
         raise ValueError("--plot draws bases of 1 or 2 spatial dimensions, got --dims 3")
     support = options.support[0] if options.support and len(options.support) == 1 else options.support

@@ -134,7 +134,7 @@ class TableOptions(CommandOptions):
         "run folders, or parent folders of runs; runs of other experiments are skipped", exists=FOLDER
     )
     out: Path | None = option(None, "write the table: Markdown, or JSON if the name ends in .json")
-    plot: Path | None = plot_option("error vs. equivariance error")
+    plot: Path | None = plot_option("error vs. equivariance error; generalization: accuracy vs. size and time")
     scales: Path | None = option(None, "also plot error vs. scale of images")
     experiment: str = ""
 

@@ -3,14 +3,13 @@
 import json
 
 from ..files import write
-from ..tasks.generalization.options import SizeTableOptions
 from ..tasks.io.terminal import check_outputs, say, show, write_plot
 from ..tasks.runs.experiments import EXPERIMENTS, TABLES
 from ..tasks.runs.plots import plot_error_over_scale
 from .options import TableOptions
 
 
-def run(options: TableOptions | SizeTableOptions) -> None:
+def run(options: TableOptions) -> None:
     """Collect, print, write and plot."""
     from ..tasks.runs.tables import outcomes
 
@@ -47,5 +46,8 @@ def run(options: TableOptions | SizeTableOptions) -> None:
         for group in sections
         for name, curve in group.curves().items()
     }
-    about = experiment.training_scales, experiment.subject, "; ".join(dict.fromkeys(group.bars() for group in sections))
-    write_plot(options.scales, lambda: plot_error_over_scale(curves, *about))
+    runs = (outcome for group in sections for outcome in group.outcomes)
+    ranges = {getattr(outcome.options, "training_sizes", experiment.training_scales) for outcome in runs}
+    trained = ranges.pop() if len(ranges) == 1 else None
+    bars = "; ".join(dict.fromkeys(group.bars() for group in sections))
+    write_plot(options.scales, lambda: plot_error_over_scale(curves, trained, experiment.subject, bars))

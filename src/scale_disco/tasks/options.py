@@ -124,24 +124,17 @@ _EXISTS: dict[str, Callable[[Path], bool]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CommandOptions(CheckedOptions):
-    """Options of every command. The first line of a subclass's docstring is its summary, the others are printed below.
+    """Options of every command. The first line of a subclass's docstring is its summary."""
 
-    Attributes:
-        entry: "module:function" of `scale_disco`, imported when the command is called; it takes the options.
-        examples: Lines of the help, and notes below them.
-        former: Former spellings of options, which are still accepted, and the present ones.
-        call: The command line.
-    """
-
-    entry: ClassVar[str]
-    examples: ClassVar[str]
-    former: ClassVar[Mapping[str, str]] = {}
+    entry: ClassVar[str]  # "module:function" of `scale_disco`, imported when the command is called; takes the options
+    examples: ClassVar[str]  # lines of the help, and notes below them
+    former: ClassVar[Mapping[str, str]] = {}  # former spellings of options, still accepted, and the present ones
 
     json: bool = option(False, "print one JSON document")
     quiet: bool = option(False, "suppress progress and messages")
     threads: int | None = option(None, "number of CPU threads (default: torch's)", rule=at_least(1))
     debug: bool = option(False, "show the traceback of an error")
-    call: str = "disco"
+    call: str = "disco"  # the command line
 
 
 COMMON = tuple(CommandOptions.fields())

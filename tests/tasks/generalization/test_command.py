@@ -15,6 +15,7 @@ from scale_disco.tasks.generalization.options import GeneralizationOptions
 from scale_disco.tasks.generalization.plots import plot_distances
 from scale_disco.tasks.generalization.training import make_evaluation
 from scale_disco.tasks.io.mnist import Digits
+from scale_disco.tasks.runs.plots import Range, plot_error_over_scale
 
 for package in ("skimage", "lightning", "matplotlib"):
     pytest.importorskip(package)
@@ -78,8 +79,9 @@ def test_predictions_of_fewer_images_are_not_taken_for_those_of_all(data):
 
 
 def test_table_has_every_network_and_set_of_scales(runs, tmp_path, capsys):
-    out, plot = tmp_path / "table.md", tmp_path / "sizes.png"
-    assert main(["table", "generalization", str(runs), "--out", str(out), "--plot", str(plot)]) == 0
+    out, plot, errors = tmp_path / "table.md", tmp_path / "sizes.png", tmp_path / "errors.png"
+    figures = ["--plot", str(plot), "--scales", str(errors)]
+    assert main(["table", "generalization", str(runs), "--out", str(out), *figures]) == 0
     printed = capsys.readouterr().out
     assert out.read_text() == printed
     assert "stir-mnist, trained on 17 to 32 pixels, recipe quick, 1 epochs" in printed
@@ -91,6 +93,7 @@ def test_table_has_every_network_and_set_of_scales(runs, tmp_path, capsys):
     assert cells[0][-1] == "1.00"  # its time over its own
     assert all(float(row[-1]) > 0 for row in cells)
     assert plot.stat().st_size > 20_000
+    assert errors.stat().st_size > 20_000
 
 
 def test_table_plot_has_a_curve_of_every_network(runs):
@@ -133,3 +136,10 @@ def test_plot_over_the_change_of_distance():
     assert np.allclose(line.get_xdata()[[0, 8, 16]], [-2, 0, 2])
     assert list(line.get_ydata()[[0, 7, 8, 9]]) == [0, 0, 100, 0]
     assert np.allclose(left.get_lines()[0].get_ydata(), 100 / 9)
+
+
+@pytest.mark.parametrize(("trained", "shaded"), [((17, 32), 1), (None, 0)])
+def test_only_sizes_that_all_networks_have_in_training_are_shaded(trained, shaded):
+    curve = [Range("test", size, size, 0.1, 0.01) for size in (17, 64)]
+    (axis,) = plot_error_over_scale({"CNN": curve}, trained, "digits, in pixels").axes
+    assert len(axis.patches) == shaded

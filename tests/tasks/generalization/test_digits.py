@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from scale_disco.tasks.generalization import digits
 from scale_disco.tasks.generalization.digits import (
     LARGE_SCALES,
     PARTS,
@@ -20,6 +19,7 @@ from scale_disco.tasks.generalization.digits import (
     placed,
     save,
 )
+from scale_disco.tasks.io import arrays
 from scale_disco.tasks.io.mnist import Digits, read_mnist
 from tests.conftest import SHARED
 
@@ -162,7 +162,7 @@ def test_swapped_images_fail_the_checksum(stir, tmp_path, monkeypatch):
     train = stir["train"]
     swapped = stir | {"train": SizedDigits(train.images[:, ::-1].copy(), train.labels, train.sizes)}
     with monkeypatch.context() as patch:
-        patch.setattr(digits, "_checksum", lambda name, parts: "0")
+        patch.setattr(arrays, "checksum", lambda arrays, start="": "0")
         save(tmp_path, "stir-mnist", swapped, source="blobs")
     with pytest.raises(ValueError, match="checksum mismatch"):
         load(tmp_path, "stir-mnist")

@@ -35,7 +35,10 @@ def one_by_one(augment, images, rows, *, seed, epoch):
     return torch.stack(out)
 
 
-@pytest.mark.parametrize("options", [{}, {"padding": 0}, {"padding": 3, "cutout": 0}, {"flip": 1.0}, {"cutout": 200}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"padding": 0}, {"padding": 3, "cutout": 0}, {"flip": 1.0}, {"cutout": 8, "padding": 40}, {"cutout": 200}],
+)
 @pytest.mark.parametrize("shape", [(96, 96), (20, 33)])
 def test_agrees_with_one_image_after_the_other(options, shape):
     augment, images, rows = Augmentation(MEAN, STD, **options), batch(16, *shape), list(range(100, 116))
@@ -44,21 +47,10 @@ def test_agrees_with_one_image_after_the_other(options, shape):
     torch.testing.assert_close(augmented, one_by_one(augment, images, rows, seed=1, epoch=2), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"padding": 0}, {"padding": 40}, {"cutout": 7}, {"cutout": 200}])
-@pytest.mark.parametrize("shape", [(96, 96), (20, 33)])
-def test_every_device_gets_the_same(options, shape):
-    """CPUs copy slices, other devices gather; here both run on the CPU."""
-    augment, images = Augmentation(MEAN, STD, **options), batch(40, *shape)
-    draws = augment.draws(range(40), *shape, seed=0, epoch=0)
-    crops = module._crop(images, draws, augment.padding)
-    assert torch.equal(crops, module._crop_on_cpu(images, draws, augment.padding))
-    first, second = torch.rand(40, 3, *shape).expand(2, -1, -1, -1, -1).clone()
-    module._cut(first, draws, augment.cutout)
-    module._cut_on_cpu(second, draws, augment.cutout)
-    assert torch.equal(first, second)
-    floats = images / 255
-    expected = augment(floats, range(40), seed=0, epoch=0)
-    augmented = augment(floats.bfloat16(), range(40), seed=0, epoch=0)  # numpy has none of these
+def test_half_precision_is_kept():
+    floats = batch(40) / 255
+    expected = AUGMENT(floats, range(40), seed=0, epoch=0)
+    augmented = AUGMENT(floats.bfloat16(), range(40), seed=0, epoch=0)
     assert augmented.dtype == torch.bfloat16
     torch.testing.assert_close(augmented.float(), expected, rtol=0, atol=0.05)
 

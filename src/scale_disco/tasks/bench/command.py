@@ -52,7 +52,7 @@ def run(options: BenchOptions) -> None:
         write_csv(options.csv, rows)
         terminal.say(f"wrote {options.csv}")
     text = f"{_HOW}\n\n{_report(measured, markdown=True)}"
-    terminal.write_report(options.out, "Speed and memory", text, document, command=_command(options))
+    terminal.write_report(options.out, "Speed and memory", text, document, command=options.call)
     terminal.write_plot(options.plot, lambda: plot_growth(_growth(measured)))
 
 
@@ -108,18 +108,6 @@ def _measure(cases: list[Case], repeats: int, seed: int, device: torch.device) -
             for row in dict.fromkeys(row for row, _ in costs):
                 measured.append((case, row, {name: cost for (r, name), cost in costs.items() if r == row}))
     return measured
-
-
-def _command(options: BenchOptions) -> str:
-    """Return the command that repeats this measurement."""
-    names = ("only", "model", *_LAYER, "scales", "step", "count", "repeats")
-    values = {name: getattr(options, name) for name in names}
-    values |= {"seed": options.seed or None, "device": None if options.device == "cpu" else options.device}
-    words = ["disco bench"]
-    for name, value in (values | {"threads": torch.get_num_threads()}).items():
-        if value is not None:
-            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
-    return " ".join(words)
 
 
 def _report(measured: Measured, *, markdown: bool = False) -> str:

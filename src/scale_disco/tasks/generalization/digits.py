@@ -7,20 +7,16 @@ softly and stretched to 0 to 255. STIR-MNIST follows the authors' recipe draw by
 its published protocol, with fewer digits; it is not the authors' file.
 """
 
-import hashlib
-import importlib.metadata
-import io
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ...files import parse_json, plain, read_bytes, reason, write
-from ..io.arrays import parse_npz
+from ...checks import check_choice
+from ..io.arrays import DataFile, checksum
 from ..io.mnist import SIDE, Digits
-from ..io.report import today
+from ..io.progress import Progress, counter
 from .options import DATA_SETS, data_command
 
 PARTS = ("train", "val", "test")
@@ -36,11 +32,7 @@ PIXELS = {
     "mnist-large-scale": "d334aa1dfab7b86a6af447b90b4808593e52a0b2b8b877bec1bf414281bb4e81",
 }
 _SEED = 42  # the authors'
-_FORMAT = "scale-disco digits 1"
-_MOST = 1 << 30  # bytes of a file, compressed or not
 _TRAIN, _TEST = 60_000, 10_000  # digits of MNIST's training files, which come first, and of its test files
-
-Progress = Callable[[int, int], None]
 
 
 class SizedDigits(NamedTuple):
@@ -70,7 +62,7 @@ def build_stir(mnist: Digits, count: int = STIR_COUNT, progress: Progress | None
     rows = _stir_rows(mnist.labels, count)
     shape = (len(STIR_SIZES), 10 * count, STIR_CANVAS, STIR_CANVAS)
     images = {part: np.empty(shape, np.uint8) for part in PARTS}
-    places = np.random.RandomState(_SEED)
+    places, advance = np.random.RandomState(_SEED), counter(progress, 10 * count)
     for index in range(10 * count):  # by class, then by digit
         for k in reversed(range(len(STIR_SIZES))):
             size = STIR_SIZES[k]
@@ -78,8 +70,7 @@ def build_stir(mnist: Digits, count: int = STIR_COUNT, progress: Progress | None
                 left, top = places.randint(0, STIR_CANVAS - size + 1, 2)
                 digit = mnist.images[rows[part][index]]
                 images[part][k, index] = placed(digit, size, STIR_CANVAS, (int(top), int(left)))
-        if progress is not None:
-            progress(index + 1, 10 * count)
+        advance(1)
     sizes = np.array(STIR_SIZES)
     return {part: SizedDigits(images[part], mnist.labels[rows[part]], sizes) for part in PARTS}
 
@@ -107,16 +98,14 @@ def build_large_scale(
     }
     sizes_of = {part: [large_scale_size(scale) for scale in LARGE_TRAINING_SCALES] for part in ("train", "val")}
     sizes_of["test"] = [large_scale_size(scale) for scale in LARGE_SCALES]
-    total, done, parts = sum(len(rows[part]) * len(sizes_of[part]) for part in PARTS), 0, {}
+    count, parts = counter(progress, sum(len(rows[part]) * len(sizes_of[part]) for part in PARTS)), {}
     for part in PARTS:
         sizes = sizes_of[part]
         images = np.empty((len(sizes), len(rows[part]), LARGE_CANVAS, LARGE_CANVAS), np.uint8)
         for k, size in enumerate(sizes):
             for index, row in enumerate(rows[part]):
                 images[k, index] = placed(mnist.images[row], size, LARGE_CANVAS)
-                done += 1
-                if progress is not None and done % 500 == 0:
-                    progress(done, total)
+                count(1)
         parts[part] = SizedDigits(images, mnist.labels[list(rows[part])], np.array(sizes))
     return parts
 
@@ -131,9 +120,7 @@ def placed(digit: np.ndarray, size: int, canvas: int, place: tuple[int, int] | N
         from skimage.filters import gaussian
         from skimage.transform import resize
     except ImportError as error:
-        raise ImportError(
-            'building these data needs scikit-image: pip install "scale-disco[generalization]"'
-        ) from error
+        raise ImportError('these data need scikit-image: pip install "scale-disco[generalization]"') from error
     if digit.shape != (SIDE, SIDE) or digit.dtype != np.uint8:
         raise ValueError(f"placed: expected a digit uint8 [{SIDE}, {SIDE}], got {digit.dtype} {digit.shape}")
     if size < 1 or canvas < 1:
@@ -155,17 +142,12 @@ def placed(digit: np.ndarray, size: int, canvas: int, place: tuple[int, int] | N
 
 def pixel_hash(parts: Mapping[str, SizedDigits]) -> str:
     """Return the sha256 of the pixels of all parts, sizes ascending."""
-    state = hashlib.sha256()
-    for part in PARTS:
-        state.update(parts[part].images.tobytes())
-    return state.hexdigest()
+    return checksum(parts[part].images for part in PARTS)
 
 
 def path_of(folder: Path, name: str) -> Path:
     """Return the path of a data set in a folder."""
-    if name not in DATA_SETS:
-        raise ValueError(f"generalization: data set must be one of {', '.join(DATA_SETS)}, got {name!r}")
-    return Path(folder) / f"{name}.npz"
+    return _file(folder, name).path
 
 
 def save(folder: Path, name: str, parts: Mapping[str, SizedDigits], *, source: str) -> Path:
@@ -173,57 +155,26 @@ def save(folder: Path, name: str, parts: Mapping[str, SizedDigits], *, source: s
 
     `source` describes where the digits come from.
     """
-    path = path_of(folder, name)
-    _check(name, parts)
-    note = {
-        "format": _FORMAT,
-        "name": name,
-        "checksum": _checksum(name, parts),
-        "pixels": pixel_hash(parts),
-        "source": source,
-        "versions": {each: importlib.metadata.version(each) for each in ("scale-disco", "numpy", "scikit-image")},
-        "date": today(),
-    }
-    arrays: dict[str, Any] = {"note": np.frombuffer(json.dumps(note).encode(), np.uint8)}
-    for part in PARTS:
-        arrays |= {f"{part}_{field}": array for field, array in parts[part]._asdict().items()}
-    content = io.BytesIO()  # zipfile cannot close a file on a full disk
-    np.savez_compressed(content, **arrays)
-    write(path, content.getvalue())
-    return path
+    return _file(folder, name).save(parts, ("scikit-image",), name=name, pixels=pixel_hash(parts), source=source)
 
 
 def load(folder: Path, name: str) -> dict[str, SizedDigits]:
     """Read a data set; raise an error if the file is damaged or was not written by `save`."""
-    path = path_of(folder, name)
-    command = data_command(folder, name)
-    try:
-        return _unpacked(name, read_bytes(path, _MOST))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file; create it: {command}") from None
-    except OSError as error:
-        raise type(error)(f"cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # zipfile and zlib raise a dozen types for a damaged file
-        what = plain(reason(error))
-        raise ValueError(f"{path}: damaged or foreign: {what}; delete it and create it again: {command}") from error
+    return _file(folder, name).load()
 
 
-def _unpacked(name: str, content: bytes) -> dict[str, SizedDigits]:
-    arrays = parse_npz(content, _MOST)
-
-    def array(key: str) -> np.ndarray:
-        if key not in arrays:
-            raise ValueError(f"it has no array {key}")
-        return arrays[key]
-
-    note = parse_json(array("note").tobytes())
-    if not isinstance(note, dict) or note.get("format") != _FORMAT:
-        raise ValueError(f"its note does not have the format {_FORMAT!r}")
-    parts = {part: SizedDigits(*(array(f"{part}_{field}") for field in SizedDigits._fields)) for part in PARTS}
-    _check(name, parts)
-    if note.get("checksum") != _checksum(name, parts):
-        raise ValueError("checksum mismatch")
-    return parts
+def _file(folder: Path, name: str) -> DataFile[SizedDigits]:
+    check_choice("generalization", "data set", name, DATA_SETS)
+    return DataFile(
+        Path(folder) / f"{name}.npz",
+        format="scale-disco digits 1",
+        name=name,
+        parts=PARTS,
+        kind=SizedDigits,
+        check=lambda parts: _check(name, parts),
+        most=1 << 30,
+        command=data_command(folder, name),
+    )
 
 
 def _check(name: str, parts: Mapping[str, SizedDigits]) -> None:
@@ -250,15 +201,6 @@ def _sizes_of(name: str, part: str) -> Iterator[int]:
         return iter(STIR_SIZES)
     scales: Sequence[float] = LARGE_SCALES if part == "test" else LARGE_TRAINING_SCALES
     return map(large_scale_size, scales)
-
-
-def _checksum(name: str, parts: Mapping[str, SizedDigits]) -> str:
-    """Return the sha256 of all arrays; their order is fixed, and `_check` fixes their shapes."""
-    state = hashlib.sha256(f"{_FORMAT} {name}".encode())
-    for part in PARTS:
-        for array in parts[part]:
-            state.update(array.tobytes())
-    return state.hexdigest()
 
 
 def _stir_rows(labels: np.ndarray, count: int) -> dict[str, list[int]]:

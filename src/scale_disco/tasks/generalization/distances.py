@@ -1,9 +1,8 @@
 """Training on images of one distance, testing on all nine: accuracy of every classifier of scale profiles."""
 
-import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,8 @@ import torch
 from torch import Tensor
 
 from ...scales import Scales
+from ..io.arrays import checksum
+from ..io.progress import Progress, counter
 from ..io.report import table
 from .heads import Head, heads, unit_profiles
 from .materials import DISTANCES, STEP, Materials, read_kth_tips
@@ -35,7 +36,7 @@ def read_profiles(
     *,
     side: int = 160,
     cache: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Materials, Tensor]:
     """Return the images of KTH-TIPS and the scale profiles of the features of a ResNet-50, [N, C, S].
 
@@ -48,7 +49,7 @@ def read_profiles(
     """
     data = read_kth_tips(folder, side)
     network = PretrainedStages(pretrained)
-    key = hashlib.sha256(b"".join(image.numpy().tobytes() for image in data.images)).hexdigest()
+    key = checksum(image.numpy() for image in data.images)
     return data, cached_profiles(network, data.images, SCALES, key=key, cache=cache, progress=progress)
 
 
@@ -68,7 +69,7 @@ def evaluate_heads(
     distances: np.ndarray,
     conditions: np.ndarray,
     choices: Mapping[str, Sequence[Head]] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, DistanceResult]:
     """Return the accuracy of every classifier, by default of all `heads`.
 
@@ -84,7 +85,8 @@ def evaluate_heads(
     classes = int(labels.max()) + 1
     correct = {name: np.zeros((len(DISTANCES), len(DISTANCES))) for name in choices}
     total = np.zeros(len(DISTANCES))
-    for order, (first, second, third) in enumerate(permutations(groups)):
+    count = counter(progress, math.factorial(len(groups)) * len(DISTANCES))
+    for first, second, third in permutations(groups):
         validation, test = (np.flatnonzero(np.isin(conditions, group)) for group in (second, third))
         total += [np.sum(distances[test] == distance) for distance in DISTANCES]
         for row, distance in enumerate(DISTANCES):
@@ -92,8 +94,7 @@ def evaluate_heads(
             for name, candidates in choices.items():
                 right = _tested(candidates, units, targets, classes, train, validation, test)
                 correct[name][row] += [right[distances[test] == each].sum() for each in DISTANCES]
-            if progress is not None:
-                progress(order * len(DISTANCES) + row + 1, math.factorial(len(groups)) * len(DISTANCES))
+            count(1)
     return {name: DistanceResult(counts / total, int(total[0])) for name, counts in correct.items()}
 
 

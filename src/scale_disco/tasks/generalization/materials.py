@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ..io.images import find_images, read_image
+from ..io.images import center_crop, find_images, read_image
 
 DISTANCES = tuple(range(1, 10))
 STEP = 2**0.25  # between neighboring distances
@@ -49,7 +49,7 @@ def read_kth_tips(folder: Path, side: int = 160) -> Materials:
     if len(classes) < 2:
         raise ValueError(f"kth-tips: expected a subfolder of each material, got {', '.join(classes)} in {folder}")
     _check_grid(folder, rows, classes)
-    images = [_center(read_image(path, shortest=_SMALLEST), side) for path in paths]
+    images = [center_crop(read_image(path, shortest=_SMALLEST), side) for path in paths]
     labels = np.array([classes.index(material) for material, _, _ in rows])
     return Materials(images, labels, np.array([row[1] for row in rows]), np.array([row[2] for row in rows]), classes)
 
@@ -67,8 +67,3 @@ def _check_grid(folder: Path, rows: list[tuple[str, int, int]], classes: Iterabl
             raise ValueError(
                 f"kth-tips: {folder / material} has no image of distance {distance}, condition {condition}"
             )
-
-
-def _center(image: Tensor, side: int) -> Tensor:
-    top, left = (max(0, size - side) // 2 for size in image.shape[1:])
-    return image[:, top : top + side, left : left + side]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ...basis import Basis, DiscreteBasis, HermiteBasis
 from ...basis.hermite import hermite_mixing_preset
+from ...checks import check_choice
 from ...convert import to_scale_equivariant
 from ...nn import ScaleConv2d, ScaleDecision, ScaleLift2d
 from ...scales import Scales, as_scales
@@ -22,11 +23,7 @@ from .options import CUBE_ROOT, HEADS, SQUARE_ROOT
 
 FULL, DECIMATED = Scales.geometric(CUBE_ROOT, 4), Scales.geometric(SQUARE_ROOT, 3)  # in training, one octave each
 _KERNEL, _WIDTHS, _CLASSES, _SIDE = 7, (16, 32), 10, 64
-_HERMITE: dict[str, Any] = {
-    "base_scale": 1.5,
-    "max_order": 4,
-    "mult": 1.4,
-}  # the authors' for MNIST-scale, at any scales
+_HERMITE: dict[str, Any] = {"base_scale": 1.5, "max_order": 4, "mult": 1.4}  # the authors' for MNIST-scale
 _OCTAVES = (1, 2, 4, 8)
 
 
@@ -36,7 +33,7 @@ class ScaleHead(nn.Module):
     def __init__(self, head: str, channels: int = _WIDTHS[1], classes: int = _CLASSES) -> None:
         super().__init__()
         self.linear = nn.Linear(channels, classes)
-        self.decide = ScaleDecision() if _check_head(head) == "decide" else None
+        self.decide = ScaleDecision() if check_choice("generalization", "head", head, HEADS) == "decide" else None
 
     def forward(self, x: Tensor) -> Tensor:
         largest = x.amax((-2, -1))  # [B, C, S]
@@ -64,7 +61,7 @@ def ensemble() -> nn.Module:
 
 def decimated(*, scales: Scales | Sequence[float] = DECIMATED, head: str = "decide") -> nn.Module:
     """Ordinary convolutions of the image shrunk by each scale."""
-    project = "decision" if _check_head(head) == "decide" else "auto"
+    project = "decision" if check_choice("generalization", "head", head, HEADS) == "decide" else "auto"
     return to_scale_equivariant(
         cnn(), scales, grid="decimated", project=project, example=torch.zeros(1, 1, _SIDE, _SIDE)
     )
@@ -88,12 +85,6 @@ def _scale_equivariant(basis: Basis, head: str) -> nn.Module:
         *(ScaleConv2d(first, second, basis), nn.ReLU()),
         ScaleHead(head),
     )
-
-
-def _check_head(head: str) -> str:
-    if head not in HEADS:
-        raise ValueError(f"generalization: head must be one of {', '.join(HEADS)}, got {head!r}")
-    return head
 
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {

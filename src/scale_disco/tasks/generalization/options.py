@@ -1,11 +1,12 @@
-"""Options of `disco data`, `disco train` and `disco table generalization`, and of `disco test kth-tips`."""
+"""Options of `disco data` and `disco train generalization`, and of `disco test kth-tips`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from ...models import default_options, list_models
+from ...scales import Scales
 from ..options import (
     FOLDER,
     NON_NEGATIVE,
@@ -19,9 +20,6 @@ from ..options import (
 )
 from ..runs.options import RunOptions
 from ..runs.recipe import Recipe
-
-if TYPE_CHECKING:
-    from ...scales import Scales
 
 MODELS = list_models("generalization")
 RECIPES = {
@@ -112,13 +110,10 @@ class GeneralizationOptions(RunOptions):
             return (large_scale_size(int(self.scenario)),) * 2
         return SCENARIOS[self.scenario]
 
-    def scale_set(self, count: int | None, enlarge: int = 0) -> "Scales | None":
+    def scale_set(self, count: int | None, enlarge: int = 0) -> Scales | None:
         """Return so many scales from 1 up, after `enlarge` below 1; None for a model whose scales are fixed."""
-        from ...scales import Scales
-
-        if self.model not in STEPS:
+        if (step := STEPS.get(self.model)) is None:
             return None
-        step = STEPS[self.model]
         if count is None:
             default: Scales = default_options(self.model)["scales"]
             return default
@@ -143,25 +138,6 @@ class GeneralizationDataOptions(CommandOptions):
         None, "maximum number of digits in each part, for quick trials (default: all)", rule=at_least(10)
     )
     out: Path = option(Path("data"), "write the data to this folder")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeTableOptions(CommandOptions):
-    """Compare evaluated runs over the size of digits, next to what STIR reports."""
-
-    entry = "cli.table:run"
-    examples = """\
-  disco table generalization runs
-  disco table generalization runs --out table.md --plot sizes.png
-"""
-    scales: ClassVar[None] = None  # --plot has the curves
-
-    runs: tuple[Path, ...] = argument(
-        "run folders, or parent folders of runs; runs of other experiments are skipped", exists=FOLDER
-    )
-    out: Path | None = option(None, "write the table: Markdown, or JSON if the name ends in .json")
-    plot: Path | None = plot_option("accuracy vs. size, and vs. the time of training")
-    experiment: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Plots of accuracy over the size of digits, over cost, and over the distance of materials."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ _TICKS = (14, 17, 20, 24, 28, 32, 40, 48, 56, 64, 80, 112, 160, 224)  # pixels
 class SizeCurve(NamedTuple):
     """Errors over the size, and the seconds of an epoch."""
 
-    errors: Sequence[Range]
+    errors: list[Range]
     seconds: float
 
     @property

@@ -1,7 +1,7 @@
 """Scale profiles of whole images from a pretrained network on the decimated grid: the mean response at each scale."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from ...models.resnet import cnn, is_stride_first
 from ...resampling import resample
 from ...scales import Scales, as_scales
 from ..io.arrays import cached_tensors
+from ..io.progress import Progress
 from ..io.weights import CAFFE, PIXELS
 from ..scene.networks import Stages
 
@@ -53,7 +54,7 @@ def scale_profiles(
     network: nn.Module,
     images: Sequence[Tensor],
     scales: Scales | Sequence[float],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tensor:
     """Return the spatial means of the features of every image at every scale, [N, C, S].
 
@@ -83,16 +84,14 @@ def cached_profiles(
     *,
     key: object,
     cache: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tensor:
     """Return `scale_profiles` from a folder of cached ones, or compute and store them; `key` identifies the images."""
     scales = as_scales(scales)
     shape = (len(images), None, len(scales))
     full_key = (key, network.sha256, tuple(scales))
-    return cached_tensors(
-        cache,
-        "profiles",
-        full_key,
-        {"profiles": shape},
-        lambda: {"profiles": scale_profiles(network, images, scales, progress)},
-    )["profiles"]
+
+    def compute() -> dict[str, Tensor]:
+        return {"profiles": scale_profiles(network, images, scales, progress)}
+
+    return cached_tensors(cache, "profiles", full_key, {"profiles": shape}, compute)["profiles"]

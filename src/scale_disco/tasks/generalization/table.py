@@ -7,9 +7,8 @@ from typing import NamedTuple, Self
 
 from ..io.figures import Figure
 from ..io.report import table
-from ..runs.evaluate import bins_of
 from ..runs.experiments import ScaleBin
-from ..runs.plots import Point, Range
+from ..runs.plots import Range
 from ..runs.tables import MISSING, Outcome, RunGroup, TableRow, over_runs
 from .plots import SizeCurve, plot_sizes
 
@@ -91,9 +90,12 @@ class SizeTable(RunGroup):
 
     def curves(self) -> dict[str, list[Range]]:
         """Return errors over the size of every network, with every set of scales."""
+        return {name: curve.errors for name, curve in self._size_curves().items()}
+
+    def _size_curves(self) -> dict[str, SizeCurve]:
         (networks,) = self.comparisons().values()
         return {
-            _curve_name(network, kind): curve
+            network.name if kind == "test" else f"{network.name}, {kind}": SizeCurve(curve, network.seconds)
             for network in networks
             for kind, curve in self._by_scales(network).items()
         }
@@ -101,10 +103,8 @@ class SizeTable(RunGroup):
     def _by_scales(self, network: TableRow) -> dict[str, list[Range]]:
         """Return the errors over the size by the set of scales, merged over runs."""
         by_kind: dict[str, dict[float, list[ScaleBin]]] = {}
-        for outcome in network.measured:
-            assert outcome.tested is not None
-            for each in bins_of(outcome.tested):
-                by_kind.setdefault(each.kind, {}).setdefault(each.low, []).append(each)
+        for each in (each for outcome in network.outcomes for each in outcome.bins):
+            by_kind.setdefault(each.kind, {}).setdefault(each.low, []).append(each)
         return {
             kind: [Range(kind, size, size, *self.merge(bins)) for size, bins in sorted(sizes.items())]
             for kind, sizes in by_kind.items()
@@ -113,13 +113,8 @@ class SizeTable(RunGroup):
     @staticmethod
     def _means(network: TableRow, kind: str) -> list[float]:
         """Return the mean accuracy over sizes of every run, in percent."""
-        means = []
-        for outcome in network.measured:
-            assert outcome.tested is not None
-            errors: Sequence[float] = [each.error for each in bins_of(outcome.tested) if each.kind == kind]
-            if errors:
-                means.append(100 - 100 * statistics.mean(errors))
-        return means
+        errors = ([each.error for each in outcome.bins if each.kind == kind] for outcome in network.outcomes)
+        return [100 - 100 * statistics.mean(of_run) for of_run in errors if of_run]
 
     def gaps(self) -> str:
         return ""  # the table has the means over sizes, with every set of scales
@@ -127,27 +122,8 @@ class SizeTable(RunGroup):
     @classmethod
     def figure(cls, groups: Sequence[Self]) -> Figure:
         """Return accuracies over the size, and over the time of an epoch."""
-        panels = {}
-        for group in groups:
-            (networks,) = group.comparisons().values()
-            curves = {
-                _curve_name(network, kind): SizeCurve(curve, network.seconds)
-                for network in networks
-                for kind, curve in group._by_scales(network).items()
-            }
-            panels[group.title] = group.outcomes[0].options.training_sizes, curves
-        return plot_sizes(panels)
-
-    def points(self) -> list[Point]:
-        return []
-
-    @classmethod
-    def points_of_paper(cls) -> list[Point]:
-        return []
-
-
-def _curve_name(network: TableRow, kind: str) -> str:
-    return network.name if kind == "test" else f"{network.name}, {kind}"
+        curves = {group.title: (group.outcomes[0].options.training_sizes, group._size_curves()) for group in groups}
+        return plot_sizes(curves)
 
 
 def _name(outcome: Outcome) -> str:

@@ -177,6 +177,12 @@ def luma(images: Tensor) -> Tensor:
     return (images * torch.tensor(LUMA, device=images.device)[:, None, None]).sum(-3, keepdim=True)
 
 
+def center_crop(image: Tensor, side: int) -> Tensor:
+    """Crop the middle of an image [..., H, W] to at most `side` pixels along each axis."""
+    top, left = (max(0, length - side) // 2 for length in image.shape[-2:])
+    return image[..., top : top + side, left : left + side]
+
+
 def mirrored(length: int, before: int, after: int, device: torch.device) -> Tensor:
     """Return the indices of an axis that is mirrored at both ends, as often as needed."""
     places = torch.arange(-before, length + after, device=device) % (2 * length)

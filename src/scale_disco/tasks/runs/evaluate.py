@@ -1,6 +1,5 @@
 """Evaluation of a trained network: test images, and images smaller and larger than any in training."""
 
-import io
 import json
 import time
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from torch import nn
 
 from ...files import plain, read_bytes, reason, write
 from ...models.checkpoints import check_fit
-from ..io.arrays import parse_npz
+from ..io.arrays import parse_npz, write_npz
 from ..io.progress import Progress, counter
 from ..io.report import environment
 from ..io.weights import file_sha256
@@ -203,9 +202,7 @@ class _PredictionCache:
         self.unknown = np.iinfo(self.dtype).max  # stands for a prediction that is still to be made
 
     def write(self, predictions: dict[str, np.ndarray]) -> None:
-        packed = io.BytesIO()
-        np.savez_compressed(packed, weights=np.frombuffer(self.key, np.uint8), **predictions)  # type: ignore[arg-type]
-        write(self.path, packed.getvalue())
+        write_npz(self.path, {"weights": np.frombuffer(self.key, np.uint8), **predictions})
 
     def read(self) -> dict[str, np.ndarray]:
         """Return predictions of earlier calls with the same weights and images."""

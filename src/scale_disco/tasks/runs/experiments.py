@@ -11,14 +11,13 @@ import numpy as np
 from torch import nn
 
 from ...scales import Scales
+from ..io.progress import Progress as Progress
 from ..io.report import binomial_std
 from .batches import Dataset, LabeledDataset
 from .options import RunOptions
 
 if TYPE_CHECKING:
     from .tables import RunGroup
-
-Progress = Callable[[int, int], None]  # (done, total)
 
 
 class TrainingData(NamedTuple):

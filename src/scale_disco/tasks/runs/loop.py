@@ -24,10 +24,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from safetensors.torch import save
 
 from ...files import is_draft, locked, make_folder, reason, write
+from ..io.progress import Progress
 from ..io.report import machine, versions, write_csv
 from ..options import flag
 from .batches import Batch, evaluation_batches, training_batches
-from .experiments import EXPERIMENTS, Progress, TrainingData, import_object
+from .experiments import EXPERIMENTS, TrainingData, import_object
 from .modules import TrainingModule
 from .options import RunOptions
 from .record import BEST, EPOCHS, LAST, METADATA, RECORD, options_of, read_checkpoint, read_record, write_record

@@ -18,20 +18,20 @@ class Range(NamedTuple):
 
 def plot_error_over_scale(
     curves: Mapping[str, Sequence[Range]],
-    trained: tuple[float, float],
+    trained: tuple[float, float] | None,
     subject: str = "digits",
     bars: str = "binomial standard deviations",
 ) -> Figure:
     """Plot the classification error over the scale of images, a line per network; the range `trained` is shaded.
 
-    Ranges of a single scale form one line, others one line per kind. `subject` is what the images show, `bars` what the
-    error bars are.
+    Ranges of a single scale form one line, others one line per kind. `trained` is None if networks have no such range
+    in common; `subject` is what the images show, `bars` what the error bars are.
     """
     figure = new_figure(7, 4)
     axis = figure.subplots()
-    if trained[0] == trained[1]:
+    if trained and trained[0] == trained[1]:
         axis.axvline(trained[0], color="#e4e4e4", lw=8, zorder=0, label="scale in training")
-    else:
+    elif trained:
         axis.axvspan(*trained, color="#f0f0f0", zorder=0, label="scales in training")
     for index, (name, ranges) in enumerate(curves.items()):
         for number, line in enumerate(_lines(ranges)):
@@ -41,7 +41,7 @@ def plot_error_over_scale(
             axis.errorbar(scales, errors, stds, fmt="o-", ms=4, capsize=2, color=f"C{index}", label=label)
     axis.set(xscale="log", xlabel=f"scale of the {subject}", ylabel="error, %")
     spans = [span for ranges in curves.values() for span in ranges]
-    bounds = [bound for span in spans for bound in (span.low, span.high)] or list(trained)
+    bounds = [bound for span in spans for bound in (span.low, span.high)] or list(trained or (1.0,))
     ticks = [0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 14, 20, 28, 40, 56, 80, 112, 160, 224]  # or pixels
     ticks = [tick for tick in ticks if 0.98 * min(bounds) <= tick <= 1.02 * max(bounds)]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

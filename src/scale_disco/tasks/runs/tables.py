@@ -39,6 +39,11 @@ class Outcome:
         return 100 * binomial_std(self.tested["errors"], self.tested["images"])
 
     @property
+    def bins(self) -> list[ScaleBin]:
+        """Errors over the scale, ascending."""
+        return [] if self.tested is None else bins_of(self.tested)
+
+    @property
     def seconds(self) -> float:
         """Median time of an epoch, validation included."""
         return float(statistics.median(row["seconds"] for row in self.record["epochs"]))
@@ -153,14 +158,14 @@ class RunGroup(ABC):
     def table(self) -> str:
         """Return the paper's table with our results next to its own, as Markdown; test errors in percent."""
 
-    @abstractmethod
     def points(self) -> list[Point]:
-        """Return error and equivariance error of every network."""
+        """Return error and equivariance error of every network, for `figure`."""
+        return []
 
     @classmethod
-    @abstractmethod
     def points_of_paper(cls) -> list[Point]:
         """Return the same from the paper."""
+        return []
 
     @classmethod
     def figure(cls, groups: Sequence[Self]) -> Figure:
@@ -209,12 +214,10 @@ class RunGroup(ABC):
         curves: dict[str, list[Range]] = {}
         for row in next(iter(self.comparisons().values())):
             by_range: dict[tuple[str, str, float, float], list[ScaleBin]] = {}
-            for outcome in row.measured:
-                assert outcome.tested is not None
-                for scale_bin in bins_of(outcome.tested):
-                    kind, _, variant = scale_bin.kind.partition(", ")
-                    name = f"{row.name}, {variant}" if variant else row.name
-                    by_range.setdefault((name, kind, scale_bin.low, scale_bin.high), []).append(scale_bin)
+            for scale_bin in (scale_bin for outcome in row.outcomes for scale_bin in outcome.bins):
+                kind, _, variant = scale_bin.kind.partition(", ")
+                name = f"{row.name}, {variant}" if variant else row.name
+                by_range.setdefault((name, kind, scale_bin.low, scale_bin.high), []).append(scale_bin)
             for (name, kind, low, high), bins in by_range.items():
                 curves.setdefault(name, []).append(Range(kind, low, high, *self.merge(bins)))
         return curves

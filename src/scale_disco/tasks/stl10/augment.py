@@ -60,10 +60,10 @@ class Augmentation:
         if len(rows) != len(images):
             raise ValueError(f"Augmentation: expected a row for each of {len(images)} images, got {len(rows)}")
         draws = self.draws(rows, *images.shape[2:], seed=seed, epoch=epoch)
-        on_cpu = images.device.type == "cpu" and images.dtype != torch.bfloat16  # which numpy does not know
-        crop, cut = (_crop_on_cpu, _cut_on_cpu) if on_cpu else (_crop, _cut)
-        out = self.normalize(crop(images, draws, self.padding))
-        cut(out, draws, self.cutout)
+        out = self.normalize(_crop(images, draws, self.padding))
+        top, left = (draws.row - self.cutout // 2).tolist(), (draws.column - self.cutout // 2).tolist()
+        for image, y, x in zip(out, top, left, strict=True):
+            image[:, max(y, 0) : max(y + self.cutout, 0), max(x, 0) : max(x + self.cutout, 0)] = 0
         return out
 
     def normalize(self, images: Tensor) -> Tensor:
@@ -92,46 +92,13 @@ class Augmentation:
 
 
 def _crop(images: Tensor, draws: Draws, padding: int) -> Tensor:
-    """Return crops of the padded images, flipped where drawn; on any device."""
+    """Return crops of the padded images, flipped where drawn."""
     height, width = images.shape[2:]
-    order = np.where(draws.flip[:, None], np.arange(width)[::-1], np.arange(width))
-    batch = torch.arange(len(images), device=images.device)
-    rows = torch.from_numpy(draws.top[:, None] + np.arange(height)).to(images.device)
-    columns = torch.from_numpy(draws.left[:, None] + order).to(images.device)
-    padded = F.pad(images, [padding] * 4).permute(0, 2, 3, 1)
-    return padded[batch[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
-
-
-def _crop_on_cpu(images: Tensor, draws: Draws, padding: int) -> Tensor:
-    """The same without indices: on CPUs, copying a slice of each image is several times faster."""
-    height, width = images.shape[2:]
-    source = images.detach().numpy()
-    out = np.zeros(source.shape, source.dtype)
-    down, right = (draws.top - padding).tolist(), (draws.left - padding).tolist()
-    for canvas, image, y, x, flip in zip(out, source, down, right, draws.flip, strict=True):
-        target = canvas[:, :, ::-1] if flip else canvas
-        target[:, max(-y, 0) : max(height - y, 0), max(-x, 0) : max(width - x, 0)] = image[
-            :, max(y, 0) : max(height + y, 0), max(x, 0) : max(width + x, 0)
-        ]
-    return torch.from_numpy(out)
-
-
-def _cut(images: Tensor, draws: Draws, side: int) -> None:
-    """Set a square of every image to zero, in place; on any device."""
-
-    def inside(center: np.ndarray, length: int) -> Tensor:
-        offset = np.arange(length) - (center - side // 2)[:, None]
-        return torch.from_numpy((offset >= 0) & (offset < side)).to(images)
-
-    rows, columns = inside(draws.row, images.shape[2]), inside(draws.column, images.shape[3])
-    images.mul_(1 - rows[:, None, :, None] * columns[:, None, None, :])
-
-
-def _cut_on_cpu(images: Tensor, draws: Draws, side: int) -> None:
-    """The same, touching nothing but the squares."""
-    top, left = (draws.row - side // 2).tolist(), (draws.column - side // 2).tolist()
-    for image, y, x in zip(images.numpy(), top, left, strict=True):
-        image[:, max(y, 0) : max(y + side, 0), max(x, 0) : max(x + side, 0)] = 0
+    crops, padded = torch.empty_like(images), F.pad(images, [padding] * 4)
+    for crop, image, top, left, flip in zip(crops, padded, draws.top, draws.left, draws.flip, strict=True):
+        inner = image[:, top : top + height, left : left + width]
+        crop.copy_(inner.flip(2) if flip else inner)
+    return crops
 
 
 def _uniform(rows: np.ndarray, count: int, seed: int, epoch: int) -> np.ndarray:

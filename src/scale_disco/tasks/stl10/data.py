@@ -19,6 +19,7 @@ from typing import IO
 
 import numpy as np
 
+from ...checks import check_choice
 from ...files import locked, make_folder, parse_json, plain, read_bytes, reason, write, written_atomically
 from ..io.progress import Progress, counter
 from .images import ImageSet
@@ -66,10 +67,8 @@ def read_stl10(
             called "stl10-format". Checksums are computed once.
         progress: Called with bytes done and in total while checksums are computed.
     """
-    if part not in PARTS:
-        raise ValueError(f"stl10: part must be one of {', '.join(PARTS)}, got {part!r}")
     folder = find(root)
-    path = _existing(folder, f"{part}_X.bin")
+    path = _existing(folder, f"{check_choice('stl10', 'part', part, PARTS)}_X.bin")
     count, left = divmod(path.stat().st_size, _IMAGE)
     if left or not count:
         raise _damaged(path, f"{path.stat().st_size:,} bytes, not a multiple of {_IMAGE:,}")

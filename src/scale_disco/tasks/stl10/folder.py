@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from ...files import listed, parse_json, plain, reason, write
 from ..io.images import find_images, load_rgb
-from ..io.progress import Progress
+from ..io.progress import Progress, counter
 from .images import ImageSet, statistics
 
 PARTS = ("train", "test")
@@ -152,7 +152,7 @@ def contents(files: Iterable[ImageFile]) -> str:
 def _decoded(listing: Listing, side: int, progress: Progress | None) -> dict[str, np.ndarray]:
     total = len(listing.files)
     images = np.empty((total, 3, side, side), np.uint8)
-    unreadable = []
+    unreadable, advance = [], counter(progress, total)
 
     def fill(index: int) -> str | None:
         try:
@@ -164,10 +164,9 @@ def _decoded(listing: Listing, side: int, progress: Progress | None) -> dict[str
     # Warning filters are shared by all threads, so that those of `open_image` must be set before any starts.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(torch.get_num_threads()) as workers:
         try:
-            for done, error in enumerate(workers.map(fill, range(total)), 1):
+            for error in workers.map(fill, range(total)):
                 unreadable += [error] if error else []
-                if progress is not None:
-                    progress(done, total)
+                advance(1)
         except BaseException:
             workers.shutdown(cancel_futures=True)
             raise

@@ -1,6 +1,5 @@
 """Training on STL-10 or on images in folders, the experiment of Tables 2 and 3."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,10 @@ from torch import Tensor, nn
 
 from ...models import create_model
 from ..equivariance.bases import SETTINGS, error_of_layers
+from ..io.arrays import checksum
+from ..io.progress import Progress
 from ..runs.batches import LabeledDataset
-from ..runs.experiments import Evaluation, Experiment, Progress, ScaleBin, TrainingData
+from ..runs.experiments import Evaluation, Experiment, ScaleBin, TrainingData
 from .augment import Augmentation
 from .data import read_stl10
 from .folder import ImageFile, contents, decode, list_images
@@ -34,14 +35,14 @@ def make_data(
         raise ValueError("--cache stores the decoded images of --format folder")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in ("side", "fold", "test_share")}
     parts = load_images(folder, options.format, cache=cache, progress=progress, **chosen)
-    train = parts["train"]
+    train, test, folders = parts["train"], parts["test"], options.format == "folder"
     metadata = {
         "name": train.name,
         "classes": list(train.classes),
         "mean": list(train.mean),
         "deviation": list(train.std),  # key of run.json
-        "train": _checksum(train),
-        "test": _checksum(parts["test"]) if options.format == "stl10" else contents(_test_files(options, folder)),
+        "train": checksum((train.images, train.labels)),
+        "test": contents(_test_files(options, folder)) if folders else checksum((test.images, test.labels)),
     }
     order = _order(len(train.labels), None)
     count = options.holdout_count(len(order), "images", least=2)
@@ -68,7 +69,7 @@ def make_evaluation(
         count, classes, key = len(files), list_images(folder, options.test_share).classes, contents(files)
     else:
         test = read_stl10(folder, "test")
-        count, classes, key = len(test.labels), test.classes, _checksum(test)
+        count, classes, key = len(test.labels), test.classes, checksum((test.images, test.labels))
     for kind, size in sizes.items():
         rows, side = _order(count, limit if kind == "test" else outside), round(size * options.side)
         if options.format == "folder":
@@ -156,9 +157,3 @@ def _order(count: int, limit: int | None) -> np.ndarray:
 def _bin(size: float, errors: np.ndarray) -> ScaleBin:
     kind = "test" if size == 1 else "smaller" if size < 1 else "larger"
     return ScaleBin(kind, size, size, len(errors), int(errors.sum()))
-
-
-def _checksum(images: ImageSet) -> str:
-    state = hashlib.sha256(np.ascontiguousarray(images.images).data)
-    state.update(np.ascontiguousarray(images.labels).data)
-    return state.hexdigest()
