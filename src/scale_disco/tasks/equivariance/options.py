@@ -23,7 +23,7 @@ class EquivarianceOptions(OperatorOptions):
     entry = "tasks.equivariance.command:run"
     examples = """\
   disco equivariance
-  disco equivariance --images digits --plot errors.png
+  disco equivariance --images digits --limit 50 --plot errors.png
   disco equivariance --setting stl10 --images my/photos --out errors.md
 """
 

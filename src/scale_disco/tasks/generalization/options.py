@@ -55,7 +55,7 @@ class GeneralizationOptions(RunOptions):
     summary = "Train on digits of some sizes, to test on all (STIR-MNIST, MNIST Large Scale)."
     examples = """\
   disco train generalization --model generalization/decimated --test-scales 6 --data data
-  disco train generalization --scenario 3 --test-scales 3 --enlarge 2
+  disco train generalization --scenario 3 --test-scales 3 --enlarge 2 --limit 1000 --recipe quick
   disco train generalization --data-set mnist-large-scale --scenario 2 --test-scales 5 --enlarge 2
 """
 
@@ -126,7 +126,7 @@ class GeneralizationDataOptions(CommandOptions):
 
     entry = "tasks.generalization.command:build"
     examples = """\
-  disco data generalization --mnist my/mnist
+  disco data generalization --mnist my/mnist --limit 100
   disco data generalization --name stir-mnist mnist-large-scale --mnist my/mnist --out data
 
 `disco data mnist-scale --download` downloads MNIST's files. STIR-MNIST takes minutes, MNIST Large Scale longer.

@@ -13,7 +13,7 @@ class QuickstartOptions(CommandOptions):
     entry = "tasks.quickstart.command:run"
     examples = """\
   disco quickstart
-  disco quickstart --out first-look --seeds 1
+  disco quickstart --out first-look --seeds 1 --limit 500
   disco quickstart --seeds 5 --processes 8
 
 After Ctrl-C, the same command continues.

@@ -37,7 +37,7 @@ class Stl10Options(NetworkOptions):
     summary = "Train a network of Tables 2 and 3 on STL-10, or on your own images."
     examples = """\
   disco train stl10 --model stl10/disco --recipe paper --data data --device cuda --precision bf16
-  disco train stl10 --data my/images --format folder --depth 10 --width 1 --out runs/mine
+  disco train stl10 --data my/images --format folder --depth 10 --limit 500 --out runs/mine
   disco train stl10 --resume --out runs/mine
 """
 
