@@ -1,5 +1,7 @@
 """What converting a network takes, and what the converted network costs: writes results/convert.md.
 
+With --sizes, measures the sizes of baked networks and of ONNX files instead, and writes that section only.
+
 Weights are random: they do not change the cost.
 """
 
@@ -7,9 +9,12 @@ from __future__ import annotations
 
 import argparse
 import copy
+import io
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +23,7 @@ from torch import Tensor, nn
 from scale_disco import bake, to_scale_equivariant
 from scale_disco.convert.layers import PLAIN, FoldedConv
 from scale_disco.convert.surgery import replace_modules
+from scale_disco.export import export_onnx
 from scale_disco.files import written_atomically
 from scale_disco.models import create_model
 from scale_disco.tasks.bench.timing import Cost, Step, lower_bound_step, measure
@@ -25,6 +31,8 @@ from scale_disco.tasks.io.report import provenance, table
 
 OURS, BAKED, BARE, OTHERS, ORIGINAL = "converted", "baked", "bare", "others", "original"
 SIDE = 224
+SIZES = "\n## Sizes of files\n"
+SCALE_SETS = {"1, sqrt 2, 2": (1, 2**0.5, 2), "1, 2, 4": (1, 2, 4)}
 
 
 class Ready(nn.Module):
@@ -81,6 +89,48 @@ def ratio(mine: Cost, other: Cost) -> str:
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
+def saved(net: nn.Module, dtype: torch.dtype = torch.float32) -> str:
+    """MB of a network's file in this precision."""
+    file = io.BytesIO()
+    torch.save(copy.deepcopy(net).to(dtype).state_dict(), file)
+    return f"{file.tell() / 1e6:.1f}"
+
+
+def exported(net: nn.Module, *, compact: bool) -> str:
+    """MB of a network's ONNX file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.onnx"
+        example = torch.randn(1, 3, 64, 64)
+        export_onnx(net, example, path, compact=compact, progress=lambda step: print(step, flush=True))
+        return f"{path.stat().st_size / 1e6:.1f}"
+
+
+def sizes(networks: Sequence[str]) -> str:
+    rows = []
+    for name in networks:
+        net = create_model(f"{name}/cnn").eval()
+        for scales, factors in SCALE_SETS.items():
+            converted = to_scale_equivariant(net, factors)
+            baked = bake(converted)
+            whole = [saved(net), saved(converted), saved(baked)]
+            whole += [saved(bake(converted, compact=True)), saved(baked, torch.float16)]
+            files = [exported(converted, compact=compact) for compact in (False, True)]
+            rows.append([f"{name}, scales {scales}", *whole, *files])
+    header = ["MB", "network", "converted", "baked", "baked, compact", "baked, float16", "ONNX", "ONNX, compact"]
+    return f"""{SIZES}
+*Network*, *converted* and *baked*: the `state_dict` in a file of `torch.save`. *ONNX*: `export_onnx(net, ...)`;
+*compact*: with `compact=True`, as for `bake`. Weights are random and do not change the sizes. Scales
+that are multiples of each other share one kernel, dilated, in every file: at scales 1, 2, 4 each kernel is there
+once. Scale sqrt 2 has its own kernels, 7x7 for 3x3 and 11x11 for 7x7, which are computed from the same weights: all
+of the growth is theirs. The converted network does not contain them, and a compact ONNX file has the weights and the
+stencils, which onnxruntime multiplies when it loads the file.
+
+{provenance(f"python benchmarks/convert.py --sizes --networks {' '.join(networks)}")}
+
+{table(header, rows, markdown=True)}
+"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=["resnet18", "resnet50"], metavar="NAME")
@@ -88,13 +138,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output", type=Path, default=Path("results/convert.md"))
+    parser.add_argument("--sizes", action="store_true", help="measure sizes of files instead of times")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    times, heading, files = given.output.read_text().partition(SIZES) if given.output.exists() else ("", "", "")
+    if given.sizes:
+        write(given.output, times + sizes(given.networks))
+        return
     rows = []
     for name in given.networks:
         net = create_model(f"{name}/cnn").eval()
-        converted = to_scale_equivariant(net)
-        took = seconds(lambda net=net: to_scale_equivariant(net), 5)
+        convert = partial(to_scale_equivariant, net, pooling="as-is", reduce="max")
+        converted, took = convert(), seconds(convert, 5)
         for batch in given.batches:
             print(f"{name}, batch {batch}", flush=True)
             x = torch.randn(batch, 3, SIDE, SIDE)
@@ -119,11 +174,15 @@ def main() -> None:
             )
     header = ["", "s to convert", "forward / parts", "baked / parts", "forward / original", "GFLOP", "GFLOP original"]
     command = f"python benchmarks/convert.py --repeats {given.repeats} --threads {given.threads}"
-    text = f"""# Converted networks: time
+    how = 'pooling="as-is", reduce="max"'
+    text = f"""# Converted networks
 
-`to_scale_equivariant(net)` at scales 1, sqrt 2 and 2, {SIDE}x{SIDE} images, forward only, in evaluation mode. *Parts*
-are plain `F.conv2d` calls with the stencils of the converted network, on ready kernels and inputs, and all its other
-layers, timed separately: about the lower bound. A forward pass adds the copy that stacks the scales into one batch,
+## Time
+
+`to_scale_equivariant(net, {how})` at scales 1, sqrt 2 and 2, {SIDE}x{SIDE} images, forward
+only, in evaluation mode. *Parts* are plain `F.conv2d` calls with the stencils of the converted network, on ready
+kernels and inputs, and all its other layers,
+timed separately: about the lower bound. A forward pass adds the copy that stacks the scales into one batch,
 and a check whether the weights have changed since the kernels were computed; `bake` needs neither, and folds norms.
 Every contender runs once per round, in changing order; medians of the rounds' ratios, quartiles in brackets. Below 1,
 the parts took longer apart than together. GFLOP by torch's counter, including the computation of the kernels.
@@ -132,7 +191,11 @@ the parts took longer apart than together. GFLOP by torch's counter, including t
 
 {table(header, rows, markdown=True)}
 """
-    with written_atomically(given.output) as draft:
+    write(given.output, text + heading + files)
+
+
+def write(path: Path, text: str) -> None:
+    with written_atomically(path) as draft:
         draft.write_text(text)
     print(text)
 

@@ -64,7 +64,7 @@ def main() -> None:
             nets: dict[str, nn.Module] = {ONE: network}
             nets[DECIMATED] = to_scale_equivariant(network, scales, grid="decimated", project="decision")
             if count <= given.full_up_to:
-                nets[FULL] = to_scale_equivariant(network, scales, project="decision")
+                nets[FULL] = to_scale_equivariant(network, scales, project="decision", pooling="as-is")
             steps = {name: step(net, images, backward=backward) for name, net in nets.items()}
             cost = measure(steps, repeats=given.repeats)
             kind = "training step" if backward else "forward"
@@ -75,9 +75,10 @@ def main() -> None:
     header = ["", "scales", "decimated: time", "FLOP", "memory", "full: time", "FLOP", "memory"]
     command = f"python benchmarks/grids.py --network {given.network} --batch {given.batch} --side {given.side}"
     command += f" --repeats {given.repeats} --threads {given.threads}"
+    name = given.network
     text = f"""# Cost of scales on both grids
 
-`to_scale_equivariant(net, Scales.geometric(2**0.5, S), grid=..., project="decision")`, {given.network},
+`to_scale_equivariant(net, Scales.geometric(2**0.5, S), grid=..., project="decision", pooling="as-is")`, {name},
 {given.batch} images of {given.side}x{given.side} pixels: time, floating-point operations and peak memory, relative to
 the network at one scale in the same run. Networks run in turns and changing order; medians of the rounds' ratios,
 quartiles in brackets. A training step is forward and backward in training mode, with batch norms that share their

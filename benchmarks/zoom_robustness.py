@@ -494,7 +494,7 @@ that are shrunk by 1 to 2; compared with the original network and simple alterna
 
 ## Summary
 
-- **Convert with `pooling="growing"`.** With the default, max pools have one window at all scales, and the features of
+- **Convert with `pooling="growing"`**, the default. As is, max pools have one window at all scales, and the features of
   scale 2 on an image of twice the size are further from those of the trained network ({as_is}) than without conversion
   ({nothing}). With growing windows the distance is {growing}, where a shift by one pixel makes {shift}. Scale 1 stays
   the original network, for the same FLOPs.

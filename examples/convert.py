@@ -131,7 +131,7 @@ def main() -> None:
     network.eval()
 
     few = task.drawn(slice(8))
-    converted = to_scale_equivariant(network, SCALES, example=few, project="fc", pooling="growing")
+    converted = to_scale_equivariant(network, SCALES, example=few, project="fc")
     scales = to_scale_equivariant(network, SCALES, example=few, project=None)  # one output per scale
     with torch.no_grad():
         difference = (scales(few)[:, :, 0] - network(few)).abs().max() / network(few).abs().max()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from functools import partial
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from scale_disco import DiscreteBasis, HermiteBasis, bake
+from scale_disco import DiscreteBasis, HermiteBasis, bake, to_scale_equivariant
 from scale_disco import nn as snn
 from scale_disco.export import BakedConvolution, export_onnx, export_program
 from tests.conftest import ROOT_2, tiered
@@ -18,11 +19,12 @@ from tests.nn.test_every_layer import everything
 BASIS = DiscreteBasis(3, ROOT_2)
 
 
+@pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
-def test_a_baked_layer_gives_the_same(case):
+def test_a_baked_layer_gives_the_same(case, compact):
     layer, x = case.layer(), case.input()
     before = copy.deepcopy(layer.state_dict())
-    baked = bake(layer)
+    baked = bake(layer, compact=compact)
     torch.testing.assert_close(baked(x), layer(x), rtol=1e-5, atol=1e-5)
     assert not any(isinstance(part, snn.conv.ScaleConvolution) for part in baked.modules())
     for name, value in layer.state_dict().items():
@@ -152,6 +154,68 @@ def test_dilations_share_their_kernel():
     assert [name for name, _ in baked.named_buffers()] == ["kernel0", "kernel1", "bias"]
 
 
+def converted(*scales):
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        *(nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 5)),
+    )
+    return to_scale_equivariant(trained(net), scales, example=torch.randn(1, 3, 32, 32))
+
+
+def numbers(net):
+    """Weights and biases of all convolutions and linear layers."""
+    layers = [part for part in net.modules() if not isinstance(part, nn.BatchNorm2d)]
+    return sum(parameter.numel() for part in layers for parameter in part.parameters(recurse=False))
+
+
+def test_scales_of_integer_ratio_share_memory_and_are_saved_once(tmp_path):
+    net, x = converted(1, 2, 4), torch.randn(2, 3, 32, 32)
+    baked = bake(net)
+    layers = [part for part in baked.modules() if isinstance(part, BakedConvolution)]
+    assert len(layers) == 2
+    for layer in layers:
+        assert len(layer._names) == 3
+        assert len({getattr(layer, name).data_ptr() for name in layer._names}) == 1
+    tensors = baked.state_dict().values()
+    assert sum(tensor.numel() for tensor in tensors) == numbers(net)
+    torch.save(baked.state_dict(), tmp_path / "net.pt")
+    assert (tmp_path / "net.pt").stat().st_size < 4 * numbers(net) + 10_000
+    apart = copy.deepcopy(baked)
+    for layer in (part for part in apart.modules() if isinstance(part, BakedConvolution)):
+        kernels = [getattr(layer, name).clone() for name in layer._names]
+        layer._names = tuple(f"own{k}" for k in range(3))
+        for name, kernel in zip(layer._names, kernels, strict=True):
+            layer.register_buffer(name, kernel)
+    with torch.no_grad():
+        assert torch.equal(apart(x), baked(x))
+        torch.testing.assert_close(baked(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_compact_networks_have_the_size_of_their_weights():
+    for scales, smaller in (((1, 2**0.5, 2), True), ((1, 2, 4), False)):
+        net, x = converted(*scales), torch.randn(2, 3, 32, 32)
+        own, compact = (sum(t.numel() for t in bake(net, compact=c).state_dict().values()) for c in (False, True))
+        assert compact < 1.02 * numbers(net)
+        assert (compact < own / 5) if smaller else compact == own
+        with torch.no_grad():
+            torch.testing.assert_close(bake(net, compact=True)(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("scales", "compact"), [((1, 2, 4), False), ((1, 2**0.5, 2), True)])
+def test_onnx_has_each_kernel_once(scales, compact, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    net, path, steps = converted(*scales), tmp_path / "net.onnx", []
+    export_onnx(net, torch.randn(1, 3, 32, 32), path, compact=compact, progress=steps.append)
+    assert steps == ["tracing", "translating", "writing", "comparing with onnxruntime"]
+    tensors = [tensor for tensor in onnx.load(path).graph.initializer if math.prod(tensor.dims) >= 64 * 27]
+    assert sum(math.prod(tensor.dims) for tensor in tensors) < 1.2 * numbers(net)
+    if not compact:
+        assert len(tensors) == 2  # of six kernels
+
+
 def test_baked_layers_check_their_input():
     with pytest.raises(ValueError, match=r"ScaleConv2d: expected input \[B, C, S, H, W\] with S = 3"):
         bake(snn.ScaleConv2d(4, 4, BASIS))(torch.rand(1, 4, 2, 8, 8))
@@ -191,6 +255,8 @@ def test_onnx_runs_at_two_sizes(name, tmp_path):
     net.eval()
     export_onnx(net, example, tmp_path / "net.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    names = ["depth", "height", "width"][2 - example.ndim :]
+    assert session.get_inputs()[0].shape == ["batch", example.shape[1], *names]
     for images in (example, torch.randn(3, example.shape[1], *(side + 4 for side in example.shape[2:]))):
         (output,) = session.run(None, {"images": images.numpy()})
         torch.testing.assert_close(torch.from_numpy(output), net(images).detach(), rtol=1e-4, atol=1e-4)
@@ -208,8 +274,10 @@ class TwoOutputs(nn.Module):
 
 
 def test_onnx_of_feature_maps_and_of_two_outputs(tmp_path):
-    pytest.importorskip("onnxruntime")
+    onnxruntime = pytest.importorskip("onnxruntime")
     export_onnx(snn.ScaleConv2d(4, 4, BASIS), torch.randn(1, 4, 3, 16, 16), tmp_path / "conv.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "conv.onnx", providers=["CPUExecutionProvider"])
+    assert session.get_inputs()[0].shape == ["batch", 4, 3, "height", "width"]
     export_onnx(TwoOutputs(), torch.randn(1, 1, 16, 16), tmp_path / "two.onnx")
 
 

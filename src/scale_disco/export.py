@@ -5,7 +5,9 @@ import inspect
 import os
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
@@ -18,7 +20,7 @@ from .convert.layers import PLAIN, FoldedConv
 from .convert.surgery import replace, replace_modules
 from .files import check_writable, reason, written_atomically
 from .fold import fold, unfold
-from .functional.conv import apply_kernels
+from .functional.conv import apply_kernels, kernels
 from .nn.conv import ScaleConvolution
 
 try:
@@ -26,8 +28,10 @@ try:
 except ImportError:  # a private module; without it, programs may assume a batch of more than one image
     _config = None  # type: ignore[assignment]
 
+_AXES = ("depth", "height", "width")  # names of dynamic axes
 
-def bake(module: nn.Module) -> nn.Module:
+
+def bake(module: nn.Module, *, compact: bool = False) -> nn.Module:
     """Return an inference copy of a layer or network: kernels multiplied out, batch norms folded, no basis.
 
     Every scale convolution becomes plain convolutions with fixed kernels. A batch norm that directly follows a
@@ -36,6 +40,11 @@ def bake(module: nn.Module) -> nn.Module:
 
     Norms are found by tracing `forward` symbolically. If that fails (data-dependent control flow, optional arguments),
     none is folded and a warning says why. Layers with hooks or with a `forward` of a subclass stay as they are.
+
+    Args:
+        module: The layer or network.
+        compact: Whether to keep weights and stencils where they are smaller than their kernels, and multiply them in
+            every forward pass. For files: onnxruntime and other runtimes that fold constants do it once, on loading.
 
     Example:
         >>> from scale_disco import DiscreteBasis
@@ -49,24 +58,31 @@ def bake(module: nn.Module) -> nn.Module:
         raise TypeError(f"bake: expected a module, got {type(module).__name__}")
     baked = copy.deepcopy(module).eval()
     if isinstance(baked, DecimatedNetwork):  # the network itself is an ordinary one
-        baked.network = bake(baked.network)
+        baked.network = bake(baked.network, compact=compact)
         return baked
     for layer_name, norm_name in _foldable(baked):
         layer, norm = baked.get_submodule(layer_name), baked.get_submodule(norm_name)
         assert isinstance(norm, _BatchNorm)
         known = isinstance(layer, (ScaleConvolution, FoldedConv))
-        fused: Any = BakedConvolution(layer, norm) if known else fuse_conv_bn_eval(layer, norm)  # type: ignore[arg-type, type-var]
+        fused: Any = BakedConvolution(layer, norm, compact) if known else fuse_conv_bn_eval(layer, norm)  # type: ignore[arg-type, type-var]
         replace(baked, layer_name, fused)
         replace(baked, norm_name, nn.Identity())
-    return replace_modules(baked, _bakeable, BakedConvolution)
+    return replace_modules(baked, _bakeable, partial(BakedConvolution, compact=compact))
 
 
 class BakedConvolution(nn.Module):
-    """A scale convolution, or one of a converted network, with fixed kernels and the batch norm folded in, if any."""
+    """A scale convolution, or one of a converted network, with fixed kernels and the batch norm folded in, if any.
+
+    Scales whose kernels are dilations of each other share a buffer. With `compact` it has weights and stencils instead
+    of kernels if these are fewer numbers.
+    """
 
     bias: Tensor | None
+    weight: Tensor | None
 
-    def __init__(self, layer: ScaleConvolution | FoldedConv, norm: _BatchNorm | None = None) -> None:
+    def __init__(
+        self, layer: ScaleConvolution | FoldedConv, norm: _BatchNorm | None = None, compact: bool = False
+    ) -> None:
         super().__init__()
         self.who, self.layout, self.in_channels = type(layer).__name__, layer.layout, layer.in_channels
         self.lifting, self.folded = isinstance(layer, ScaleConvolution) and layer.lifting, False
@@ -74,25 +90,30 @@ class BakedConvolution(nn.Module):
             self.folded, self.before, self.after = True, layer.before, layer.after  # averages commute with the norm
         with torch.no_grad():
             exact = copy.deepcopy(layer).double()
-            kernels, bias, phases = exact.kernels(), exact.bias, getattr(layer, "phases", 1)
+            (weight, parts), bias, phases = exact.factors(), exact.bias, getattr(layer, "phases", 1)
+            products = exact.kernels()
             bias = None if bias is None else bias.repeat_interleave(phases)
-        self.scales = len(kernels)
+        self.scales = len(products)
         factor = torch.ones(1, dtype=torch.float64, device=layer.weight.device)
         if norm is not None:
             factor, shift = (number.repeat_interleave(phases) for number in _affine(norm))
             bias = shift if bias is None else bias.detach() * factor + shift
         # A buffer per distinct kernel, as the layer has one per distinct stencil.
-        sources = [next(l for l in range(k + 1) if kernels[l] is kernels[k]) for k in range(self.scales)]
-        self._names = tuple(f"kernel{source}" for source in sources)
-        for name, kernel in dict(zip(self._names, kernels, strict=True)).items():
-            scaled = kernel.detach() * factor.reshape(-1, *[1] * (layer.spatial_dims + 1))
+        sources = [next(l for l in range(k + 1) if products[l] is products[k]) for k in range(self.scales)]
+        compact = compact and weight.numel() < sum(products[source].numel() for source in set(sources))
+        self._names = tuple(f"{'stencil' if compact else 'kernel'}{source}" for source in sources)
+        for name, part in dict(zip(self._names, parts if compact else products, strict=True)).items():
+            scaled = part.detach() if compact else part.detach() * factor.reshape(-1, *[1] * (layer.spatial_dims + 1))
             self.register_buffer(name, scaled.to(layer.weight).contiguous())
+        scaled = weight.detach() * factor.reshape(-1, *[1] * (weight.ndim - 1))
+        self.register_buffer("weight", scaled.to(layer.weight).contiguous() if compact else None)
         self.register_buffer("bias", None if bias is None else bias.detach().to(layer.weight))
 
     def forward(self, x: Tensor) -> Tensor:
-        kernels = [getattr(self, name) for name in self._names]  # torch 2.6 cannot trace get_buffer
+        parts = [getattr(self, name) for name in self._names]  # torch 2.6 cannot trace get_buffer
+        products = parts if self.weight is None else kernels(self.weight, parts)
         x = unfold(self.before(x), self.scales) if self.folded else x
-        y = apply_kernels(self.who, x, kernels, self.bias, self.layout)
+        y = apply_kernels(self.who, x, products, self.bias, self.layout)
         return self.after(fold(y)) if self.folded else y
 
     def set_scales(self, scales: Any) -> None:
@@ -102,8 +123,8 @@ class BakedConvolution(nn.Module):
         return f"{self.who}, {self.in_channels} channels, {self.scales} scales"
 
 
-def export_program(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    """Bake a network and return it as a `torch.export` program that takes any batch and image size.
+def export_program(module: nn.Module, example: Tensor, *, compact: bool = False) -> torch.export.ExportedProgram:
+    """Bake a network (`compact`: see `bake`) and return a `torch.export` program that takes any batch and image size.
 
     Example:
         >>> from scale_disco import DiscreteBasis
@@ -114,40 +135,64 @@ def export_program(module: nn.Module, example: Tensor) -> torch.export.ExportedP
     """
     if example.ndim < 3 or 0 in example.shape:
         raise ValueError(f"export: expected an example [B, C, ...] of at least one image, got {tuple(example.shape)}")
-    baked = bake(module)
+    baked = bake(module, compact=compact)
     if len(example) == 1:  # torch.export specializes on axes of length 1
         example = torch.cat([example, example])
-    kinds = (BakedConvolution, ScaleConvolution)
-    layers = [part for part in baked.modules() if isinstance(part, kinds) and not getattr(part, "folded", False)]
-    images = any(part.lifting for part in layers) or not layers
-    fixed = (1,) if images else (1, 2)  # channels, and the scales of feature maps
-    shape = {axis: torch.export.Dim.DYNAMIC for axis in range(example.ndim) if axis not in fixed}
+    shape = dict.fromkeys(_dynamic_axes(baked, example), torch.export.Dim.DYNAMIC)
     config: Any = _config
     # Trace without assuming a batch of more than one image, if this version of torch can.
     with config.patch(backed_size_oblivious=True) if hasattr(config, "backed_size_oblivious") else nullcontext():
         return torch.export.export(baked, (example,), dynamic_shapes=(shape,))
 
 
-def export_onnx(module: nn.Module, example: Tensor, path: str | os.PathLike[str]) -> None:
+def _dynamic_axes(module: nn.Module, example: Tensor) -> dict[int, str]:
+    """Return the axes of the input that may have any size, and their names."""
+    kinds = (BakedConvolution, ScaleConvolution)
+    layers = [part for part in module.modules() if isinstance(part, kinds) and not getattr(part, "folded", False)]
+    images = any(part.lifting for part in layers) or not layers
+    first = 2 if images else 3  # behind the channels, and the scales of feature maps
+    return {0: "batch", **dict(zip(range(first, example.ndim), _AXES[first - example.ndim :], strict=True))}
+
+
+def export_onnx(
+    module: nn.Module,
+    example: Tensor,
+    path: str | os.PathLike[str],
+    *,
+    compact: bool = False,
+    progress: Callable[[str], object] | None = None,
+) -> None:
     """Bake a network and write it as an ONNX file that takes any batch and image size.
 
-    The file is run once in onnxruntime on the example; an error is raised if the outputs differ.
+    Axes of the input "images" are named batch, height and width. The file is run once in onnxruntime on the example; an
+    error is raised if the outputs differ.
 
     Args:
         module: A layer or network with one tensor as input, images or feature maps, and one or several as output.
         example: Images that it takes.
         path: File to write, atomically.
+        compact: Whether to write weights and stencils instead of kernels that are larger: a smaller file, for runtimes
+            that fold constants, as onnxruntime does on loading.
+        progress: Called with the name of each step, such as `print`: large networks take minutes.
     """
+    report = progress or (lambda step: None)
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 - torch needs it
     except ImportError as error:
         raise ImportError(f'ONNX needs its packages: pip install "scale-disco[onnx]" ({error})') from error
     check_writable(path)
-    program = torch.onnx.export(export_program(module, example), dynamo=True, input_names=["images"], verbose=False)
+    report("tracing")
+    traced, axes = export_program(module, example, compact=compact), _dynamic_axes(module, example)
+    report("translating")
+    program = torch.onnx.export(
+        traced, dynamo=True, input_names=["images"], dynamic_shapes=(axes,), optimize=True, verbose=False
+    )
     assert program is not None
     with written_atomically(path) as draft:
+        report("writing")
         program.save(str(draft), external_data=False)
+        report("comparing with onnxruntime")
         try:
             session = onnxruntime.InferenceSession(str(draft), providers=["CPUExecutionProvider"])
             outputs = session.run(None, {"images": example.detach().numpy(force=True)})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import warnings
 
 import pytest
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from scale_disco import DiscreteBasis, to_scale_equivariant
+from scale_disco.convert.pools import GrowingMaxPool
 from scale_disco.nn import ScaleLift2d
 from tests.convert.networks import UNet, sequential
 
@@ -110,7 +112,7 @@ def test_invalid_options_are_refused():
         text = refusal(net, project=name)
         names = "auto, decision, None or the name of a module such as 0, 1, 2, 3, 4, 5, 6, 7, 8"
         assert f"project must be {names}, got {name!r}" in text
-    assert "pooling must be one of as-is, growing, average, got 'mean'" in refusal(net, pooling="mean")
+    assert "pooling must be one of auto, growing, as-is, average, got 'mean'" in refusal(net, pooling="mean")
     assert "downsampling must be one of as-is, centered, got 'mean'" in refusal(net, downsampling="mean")
     assert "reduce must be one of max, mean, logsumexp, got 'sum'" in refusal(net, reduce="sum")
     assert "scale extent must be an integer from 1 to 3 (the scales), got 4" in refusal(net, scale_extent=4)
@@ -176,22 +178,56 @@ def test_layers_that_cannot_be_converted_can_be_kept():
 
 def test_functions_that_cannot_be_converted():
     assert "Functional (a convolution outside of a convolutional layer)" in refusal(Functional())
-    net = to_scale_equivariant(Functional(), strict=False)
+    net = to_scale_equivariant(Functional(), strict=False, pooling="as-is")
     assert net(torch.randn(2, 3, 16, 16)).shape == (2, 4, 7, 7)
 
-    class Pooled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(3, 4, 3)
 
-        def forward(self, x):
-            return F.max_pool2d(self.conv(x), 2)
+class SamePool(nn.MaxPool2d):
+    """Pads as TensorFlow does."""
 
-    assert to_scale_equivariant(Pooled()).unconverted == ()
-    for pooling in ("average", "growing"):
-        assert "max_pool2d outside of a module" in refusal(Pooled(), pooling=pooling)
-    indexed = nn.Sequential(conv(), nn.MaxPool2d(2, return_indices=True))
-    assert "1 (MaxPool2d that returns indices)" in refusal(indexed, pooling="growing")
+    def forward(self, x):
+        return super().forward(F.pad(x, (0, 1, 0, 1), value=-torch.inf))
+
+
+class Pools(nn.Module):
+    """A max pool whose windows can grow, and one whose cannot."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.grows, self.pool = nn.MaxPool2d(2), pool
+
+    def forward(self, x):
+        y = self.grows(self.first(x))
+        y = F.max_pool2d(y, 2) if self.pool is None else self.pool(y)
+        return self.second(y[0] if isinstance(y, tuple) else y).mean((2, 3))
+
+
+RIGID = {
+    "Pools (max_pool2d outside of a module)": None,
+    "pool (MaxPool2d that returns indices)": nn.MaxPool2d(2, return_indices=True),
+    "pool (SamePool has a forward of its own)": SamePool(2),
+}
+
+
+@pytest.mark.parametrize("reason", RIGID)
+def test_max_pools_that_cannot_grow_keep_their_windows_with_a_warning(reason):
+    net, x = Pools(RIGID[reason]).eval(), torch.randn(2, 3, 32, 32)
+    for pooling in ("growing", "average"):
+        assert reason in refusal(net, example=x, pooling=pooling)
+    text = f"to_scale_equivariant: {reason}: max pooling windows stay the same at all scales"
+    with pytest.warns(UserWarning, match=re.escape(text)) as caught:
+        converted = to_scale_equivariant(net, example=x)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert converted.unconverted == (reason.split()[0],)
+    assert isinstance(converted.network.grows, GrowingMaxPool)
+    assert converted.network.pool is None or type(converted.network.pool) is type(net.pool)
+    with torch.no_grad():
+        torch.testing.assert_close(converted.with_scales([1])(x), net(x))
+    assert to_scale_equivariant(net, example=x, pooling="as-is").unconverted == ()
+    if net.pool is not None:  # it sees one scale, so there is nothing to report
+        assert to_scale_equivariant(net, example=x, project="first").unconverted == ()
 
 
 def test_what_follows_a_named_place_need_not_be_converted():

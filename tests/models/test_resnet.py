@@ -277,12 +277,12 @@ def test_options_reach_the_conversion(monkeypatch):
     assert (net.fc.out_features, scales, given) == (3, (1, 3), options)
 
 
-def test_defaults_are_those_of_the_conversion_or_what_measured_best():
+def test_defaults_are_those_of_the_conversion():
     theirs = inspect.signature(to_scale_equivariant).parameters
     ours = inspect.signature(resnet.disco).parameters
     shared = set(theirs) & set(ours)
     assert shared == set(theirs) - {"model", "example", "strict"}
-    expected = {name: theirs[name].default for name in shared} | {"reduce": "mean", "pooling": "growing"}
+    expected = {name: theirs[name].default for name in shared}
     assert {name: ours[name].default for name in shared} == expected
     plain = inspect.signature(resnet.cnn).parameters
     assert {name: ours[name].default for name in plain} == {name: plain[name].default for name in plain}

@@ -94,12 +94,22 @@ class FoldedConv(FixedTensors):
     def _arranged(self, weight: Tensor) -> Tensor:
         return weight  # [T, ...]; the kernel at the first scale
 
-    def kernels(self) -> list[Tensor]:
-        """Return the kernel of every scale, [T, C', C / groups, side, ...]."""
+    def _first(self) -> Tensor:
         weight = self.weight[None]
         if self.scale_extent > 1:
             weight = torch.cat([weight, self.neighbours])
-        weight = self._arranged(weight)
+        return self._arranged(weight)
+
+    def factors(self) -> tuple[Tensor, list[Tensor]]:
+        """Return weights [C', C / groups, T, F] and the functions [F, side, ...] of every scale; see `kernels`."""
+        weight = self._first()
+        flat = weight.flatten(3).movedim(0, 2)
+        pixels = torch.eye(flat.shape[-1], dtype=flat.dtype, device=flat.device).reshape(-1, *weight.shape[3:])
+        return flat, [getattr(self, name) if name else pixels for name in self._names]
+
+    def kernels(self) -> list[Tensor]:
+        """Return the kernel of every scale, [T, C', C / groups, side, ...]: weights times functions."""
+        weight = self._first()
         flat = weight.flatten(3).movedim(0, 2)  # [C', C / groups, T, F]
         enlarged = {name: kernels(flat, [getattr(self, name)])[0] for name in set(self._names) if name}
         return [enlarged[name] if name else weight for name in self._names]

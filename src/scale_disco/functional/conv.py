@@ -123,8 +123,11 @@ def convolve(x: Tensor, kernels: Sequence[Tensor], bias: Tensor | None, layout: 
     if layout.pointwise and len(kernels[0]) == 1:
         return unfold(convolve_one(fold(x), kernels[0][0], bias, layout, 0), scales)
     maps, responses = scale_maps(x), []
+    parts: list[Sequence[Tensor]] = []  # of the kernel along T, split once for scales that share it
     for k, kernel in enumerate(kernels):
-        own, *others = kernel[: scales - k].unbind(0)
+        same = [parts[l] for l in range(k) if kernels[l] is kernel]
+        parts.append(same[0] if same else kernel.unbind(0))
+        own, *others = parts[k][: scales - k]
         response = convolve_one(maps[k], own, bias, layout, k)
         for t, other in enumerate(others, 1):
             response += convolve_one(maps[k + t], other, None, layout, k)

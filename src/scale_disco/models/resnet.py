@@ -185,20 +185,16 @@ def disco(
     scales: Scales | Sequence[float] = (1, 2**0.5, 2),
     grid: str = "full",
     project: str | None = "auto",
-    reduce: str = "mean",
+    reduce: str | None = None,
     scale_extent: int = 1,
-    pooling: str = "growing",
+    pooling: str = "auto",
     downsampling: str = "as-is",
     antialias: bool = False,
 ) -> ScaleEquivariant:
     """The network of `cnn` converted to a scale-equivariant one, [B, 3, H, W] -> [B, classes].
 
-    Options up to `stride_first` are those of `cnn`, the others those of `to_scale_equivariant`. The defaults, mean
-    projection and growing pooling, measured best for trained weights (results/zoom_robustness.md). On the decimated
-    grid, `grid="decimated"`, pooling windows do not grow.
+    Options up to `stride_first` are those of `cnn`, the others those of `to_scale_equivariant`.
     """
-    if grid == "decimated" and pooling == "growing":
-        pooling = "as-is"  # the default is for the full grid
     net = cnn(name, pretrained=pretrained, sha256=sha256, classes=classes, stride_first=stride_first)
     return to_scale_equivariant(
         net,

@@ -93,9 +93,13 @@ class ScaleConvolution(SpatialDims, FixedTensors):
             if self.bias is not None:
                 self.bias.zero_()
 
+    def factors(self) -> tuple[Tensor, list[Tensor]]:
+        """Return weights [C', C / groups, (T,) F] and the functions [F, side, ...] of every scale; see `kernels`."""
+        return self.weight, [getattr(self, name) for name in self._names]  # torch 2.6 cannot trace get_buffer
+
     def kernels(self) -> list[Tensor]:
-        """Return the kernel of every scale, [(T,) C', C / groups, side, ...]."""
-        return kernels(self.weight, [getattr(self, name) for name in self._names])  # torch 2.6 cannot trace get_buffer
+        """Return the kernel of every scale, [(T,) C', C / groups, side, ...]: weights times functions."""
+        return kernels(*self.factors())
 
     def forward(self, x: Tensor) -> Tensor:
         return apply_kernels(type(self).__name__, x, self.kernels(), self.bias, self.layout)

@@ -61,10 +61,9 @@ def ensemble() -> nn.Module:
 
 def decimated(*, scales: Scales | Sequence[float] = DECIMATED, head: str = "decide") -> nn.Module:
     """Ordinary convolutions of the image shrunk by each scale."""
-    project = "decision" if check_choice("generalization", "head", head, HEADS) == "decide" else "auto"
-    return to_scale_equivariant(
-        cnn(), scales, grid="decimated", project=project, example=torch.zeros(1, 1, _SIDE, _SIDE)
-    )
+    decide, example = check_choice("generalization", "head", head, HEADS) == "decide", torch.zeros(1, 1, _SIDE, _SIDE)
+    project, reduce = ("decision", "logsumexp") if decide else ("auto", "max")
+    return to_scale_equivariant(cnn(), scales, grid="decimated", project=project, reduce=reduce, example=example)
 
 
 def disco(*, scales: Scales | Sequence[float] = FULL, head: str = "decide") -> nn.Module:

@@ -67,8 +67,9 @@ def read_stl10(
             called "stl10-format". Checksums are computed once.
         progress: Called with bytes done and in total while checksums are computed.
     """
+    check_choice("stl10", "part", part, PARTS)
     folder = find(root)
-    path = _existing(folder, f"{check_choice('stl10', 'part', part, PARTS)}_X.bin")
+    path = _existing(folder, f"{part}_X.bin")
     count, left = divmod(path.stat().st_size, _IMAGE)
     if left or not count:
         raise _damaged(path, f"{path.stat().st_size:,} bytes, not a multiple of {_IMAGE:,}")
