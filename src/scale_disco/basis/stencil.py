@@ -268,7 +268,7 @@ class Basis:
 
     @cached_property
     def error(self) -> float:
-        """Predicted equivariance error: Eq. 14 in expectation over independent random weights and images of the prior.
+        """Predicted equivariance error, Eq. 14 in expectation over independent random weights and images of the prior.
 
         No image is measured. Noise of the default prior is less smooth than photos, on which `basis_error` measures
         about a tenth: compare bases by either, but not one with the other.
