@@ -98,8 +98,8 @@ def equivariance_error(
     """
     with eval_mode(mapping):
         norms = _norms(mapping, images, as_scales(scales), mode, antialias, border, spatial_dims, relative)
-    total, errors = _relative_errors(norms, _rounding(images)) if relative else _errors(norms)
-    return errors if per_step else total
+    errors = _errors(norms, images, relative)
+    return errors if per_step else _total(errors, relative)
 
 
 def assert_equivariant(
@@ -123,10 +123,9 @@ def assert_equivariant(
         >>> assert_equivariant(torch.nn.Identity(), torch.rand(1, 1, 32, 32), [1, 2 ** 0.5, 2])
     """
     relative = tolerance is None
-    with eval_mode(mapping):
-        norms = _norms(mapping, images, as_scales(scales), mode, antialias, border, spatial_dims, relative)
-    total, errors = _relative_errors(norms, _rounding(images)) if relative else _errors(norms)
-    limit = RELATIVE_TOLERANCE if tolerance is None else tolerance
+    operator: dict[str, Any] = {"mode": mode, "antialias": antialias, "border": border, "spatial_dims": spatial_dims}
+    errors = equivariance_error(mapping, images, scales, per_step=True, relative=relative, **operator)
+    total, limit = _total(errors, relative), RELATIVE_TOLERANCE if tolerance is None else tolerance
     if not total <= limit:
         name = "relative equivariance error" if relative else "equivariance error"
         steps = ", ".join(f"ratio {ratio:.4g}: {error:.3g}" for ratio, error in errors.items())
@@ -176,29 +175,25 @@ def basis_error(
         if progress is not None:
             progress(start + len(some), len(images))
     norms = {ratio: Norms(*map(sum, zip(*(part[ratio] for part in parts), strict=True))) for ratio in parts[0]}
-    return (_relative_errors(norms, _rounding(images)) if relative else _errors(norms))[0]
+    return _total(_errors(norms, images, relative), relative)
 
 
-def _errors(norms: dict[float, Norms]) -> tuple[float, dict[float, float]]:
-    """Return Eq. 14 in total and of every ratio."""
-    for ratio, (difference, response, _) in norms.items():
+def _errors(norms: dict[float, Norms], images: Tensor, relative: bool) -> dict[float, float]:
+    """Return Eq. 14 of every ratio, or that divided by the error of an ordinary layer."""
+    for ratio, (difference, response, reference) in norms.items():
         if not (math.isfinite(difference) and math.isfinite(response)):
             raise ValueError(f"equivariance_error: the response to images shrunk by {ratio:.4g} is not finite")
         if response == 0:
             raise ValueError(f"equivariance_error: the response vanishes at ratio {ratio:.4g}, its error is undefined")
-    errors = {ratio: difference / response for ratio, (difference, response, _) in norms.items()}
-    return sum(errors.values()), errors
-
-
-def _relative_errors(norms: dict[float, Norms], rounding: float) -> tuple[float, dict[float, float]]:
-    """Return Eq. 14 divided by that of an ordinary layer, on average and of every ratio."""
-    _errors(norms)
-    for ratio, (_, response, reference) in norms.items():
-        if not reference > rounding * response:
+        if relative and not reference > _rounding(images) * response:
             why = "an ordinary layer has no error either; use images with detail, or pass tolerance= or relative=False"
             raise ValueError(f"equivariance_error: the relative error at ratio {ratio:.4g} is undefined: {why}")
-    errors = {ratio: difference / reference for ratio, (difference, _, reference) in norms.items()}
-    return sum(errors.values()) / len(errors), errors
+    return {ratio: each.difference / (each.reference if relative else each.response) for ratio, each in norms.items()}
+
+
+def _total(errors: dict[float, float], relative: bool) -> float:
+    """Return the sum over ratios, as in Eq. 14; the mean of relative errors."""
+    return sum(errors.values()) / (len(errors) if relative else 1)
 
 
 @contextmanager
