@@ -1,7 +1,6 @@
 """Layers on feature maps [B, C, S, ...]: thin modules over `functional` that follow the conventions of `torch.nn`."""
 
 from .conv import ScaleConv1d, ScaleConv2d, ScaleConv3d, ScaleLift1d, ScaleLift2d, ScaleLift3d
-from .decision import ScaleDecision
 from .norm import ScaleBatchNorm1d, ScaleBatchNorm2d, ScaleBatchNorm3d, ScaleDropout
 from .pool import (
     ScaleAvgPool1d,
@@ -15,7 +14,7 @@ from .pool import (
     ScaleMaxPool3d,
     ScaleUpsample,
 )
-from .project import ScaleProject
+from .project import ScaleDecision, ScaleProject
 
 __all__ = ["ScaleConv1d", "ScaleConv2d", "ScaleConv3d", "ScaleLift1d", "ScaleLift2d", "ScaleLift3d"]
 __all__ += ["ScaleBatchNorm1d", "ScaleBatchNorm2d", "ScaleBatchNorm3d", "ScaleDropout"]

@@ -64,9 +64,8 @@ class ScaleConvolution(SpatialDims, FixedTensors):
         """Solve the basis for other scales, in place; weights stay. `with_scales` changes whole networks."""
         check_same_steps(type(self).__name__, self.scale_extent or 1, self.basis.scales, scales)
         self.basis = at_scales(self.basis, scales)
-        self.layout = lay_out(
-            type(self).__name__, self.basis, self.stride, self.padding, self.groups, self.padding_mode
-        )
+        options = self.stride, self.padding, self.groups, self.padding_mode
+        self.layout = lay_out(type(self).__name__, self.basis, *options)
         self._fix_stencils()
 
     @property
