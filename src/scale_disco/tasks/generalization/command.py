@@ -1,44 +1,33 @@
 """`disco data generalization` and `disco test kth-tips`."""
 
-import functools
 import json
-from pathlib import Path
 
 from ...files import make_folder
 from ..io.mnist import Digits, read_mnist
 from ..io.terminal import Progress, check_outputs, show, write_plot, write_report
-from .digits import (
-    LARGE_COUNTS,
-    PIXELS,
-    STIR_COUNT,
-    SizedDigits,
-    build_large_scale,
-    build_stir,
-    load,
-    path_of,
-    pixel_hash,
-    save,
-)
+from . import digits
 from .options import LARGE_SCALE, GeneralizationDataOptions, KthTipsOptions
 
 
 def build(options: GeneralizationDataOptions) -> None:
     """Build each data set that has no file yet and verify the others."""
-    mnist = functools.cache(lambda: _mnist(options.mnist))
+    mnist: Digits | None = None
     rows = []
     for name in dict.fromkeys(options.name):
-        path = path_of(options.out, name)
+        path = digits.path_of(options.out, name)
         missing = not path.exists()
         if missing:
-            digits = mnist()
+            if options.mnist is None:
+                raise ValueError("MNIST is required: pass --mnist DIR with its four files")
+            mnist = mnist or read_mnist(options.mnist)
             make_folder(options.out)
             with Progress(name) as progress:
-                parts = _built(name, digits, options.limit, progress)
-                save(options.out, name, parts, source=f"MNIST's files in {options.mnist}")
+                parts = _built(name, mnist, options.limit, progress)
+                digits.save(options.out, name, parts, source=f"MNIST's files in {options.mnist}")
         else:
-            parts = load(options.out, name)
-        pixels = pixel_hash(parts)
-        complete = pixels == PIXELS[name]
+            parts = digits.load(options.out, name)
+        pixels = digits.pixel_hash(parts)
+        complete = pixels == digits.PIXELS[name]
         size = path.stat().st_size
         rows.append({"file": str(path), "made": missing, "bytes": size, "pixels": pixels, "complete": complete})
         if not options.json:
@@ -48,17 +37,13 @@ def build(options: GeneralizationDataOptions) -> None:
         print(json.dumps(rows))
 
 
-def _mnist(folder: Path | None) -> Digits:
-    if folder is None:
-        raise ValueError("MNIST is required: pass --mnist DIR with its four files")
-    return read_mnist(folder)
-
-
-def _built(name: str, mnist: Digits, limit: int | None, progress: Progress) -> dict[str, SizedDigits]:
+def _built(name: str, mnist: Digits, limit: int | None, progress: Progress) -> dict[str, digits.SizedDigits]:
     if name == LARGE_SCALE:
-        counts = {part: count if limit is None else min(count, limit) for part, count in LARGE_COUNTS.items()}
-        return build_large_scale(mnist, counts, progress)
-    return build_stir(mnist, STIR_COUNT if limit is None else min(STIR_COUNT, limit // 10), progress)
+        counts = {part: count if limit is None else min(count, limit) for part, count in digits.LARGE_COUNTS.items()}
+        return digits.build_large_scale(mnist, counts, progress)
+    return digits.build_stir(
+        mnist, digits.STIR_COUNT if limit is None else min(digits.STIR_COUNT, limit // 10), progress
+    )
 
 
 def test_kth_tips(options: KthTipsOptions) -> None:

@@ -7,7 +7,7 @@ softly and stretched to 0 to 255. STIR-MNIST follows the authors' recipe draw by
 its published protocol, with fewer digits; it is not the authors' file.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +53,11 @@ def large_scale_size(scale: float) -> int:
     return round(SIDE * scale)
 
 
+# Sizes of the digits of each part of MNIST Large Scale, in pixels.
+_LARGE_SIZES = {part: [large_scale_size(scale) for scale in LARGE_TRAINING_SCALES] for part in PARTS}
+_LARGE_SIZES["test"] = [large_scale_size(scale) for scale in LARGE_SCALES]
+
+
 def build_stir(mnist: Digits, count: int = STIR_COUNT, progress: Progress | None = None) -> dict[str, SizedDigits]:
     """Build STIR-MNIST from all 70,000 digits of MNIST, with `count` digits of each class in each part.
 
@@ -96,11 +101,8 @@ def build_large_scale(
         "val": range(_TRAIN - counts["val"], _TRAIN),
         "test": range(_TRAIN, _TRAIN + counts["test"]),
     }
-    sizes_of = {part: [large_scale_size(scale) for scale in LARGE_TRAINING_SCALES] for part in ("train", "val")}
-    sizes_of["test"] = [large_scale_size(scale) for scale in LARGE_SCALES]
-    count, parts = counter(progress, sum(len(rows[part]) * len(sizes_of[part]) for part in PARTS)), {}
-    for part in PARTS:
-        sizes = sizes_of[part]
+    count, parts = counter(progress, sum(len(rows[part]) * len(_LARGE_SIZES[part]) for part in PARTS)), {}
+    for part, sizes in _LARGE_SIZES.items():
         images = np.empty((len(sizes), len(rows[part]), LARGE_CANVAS, LARGE_CANVAS), np.uint8)
         for k, size in enumerate(sizes):
             for index, row in enumerate(rows[part]):
@@ -183,24 +185,16 @@ def _check(name: str, parts: Mapping[str, SizedDigits]) -> None:
     for part in PARTS:
         who = f"{name}, {part}"
         images, labels, sizes = parts[part]
-        expected = (len(sizes), len(labels), canvas, canvas)
         for field, array, shape, dtype in (
-            ("sizes", sizes, tuple(_sizes_of(name, part)), np.int64),
+            ("sizes", sizes, tuple(STIR_SIZES if name == "stir-mnist" else _LARGE_SIZES[part]), np.int64),
             ("labels", labels, labels.shape[:1], np.uint8),
-            ("images", images, expected, np.uint8),
+            ("images", images, (len(sizes), len(labels), canvas, canvas), np.uint8),
         ):
             valid = tuple(array) == shape if field == "sizes" else array.shape == shape
             if array.dtype != dtype or not valid:
                 raise ValueError(f"{who}: {field} must be {np.dtype(dtype)} {shape}, got {array.dtype} {array.shape}")
         if not len(labels) or labels.max() > 9:
             raise ValueError(f"{who}: labels must be 0 to 9, of at least one digit")
-
-
-def _sizes_of(name: str, part: str) -> Iterator[int]:
-    if name == "stir-mnist":
-        return iter(STIR_SIZES)
-    scales: Sequence[float] = LARGE_SCALES if part == "test" else LARGE_TRAINING_SCALES
-    return map(large_scale_size, scales)
 
 
 def _stir_rows(labels: np.ndarray, count: int) -> dict[str, list[int]]:
@@ -211,9 +205,8 @@ def _stir_rows(labels: np.ndarray, count: int) -> dict[str, list[int]]:
         for of_class in files:
             np.random.RandomState(_SEED).shuffle(of_class)
         if count < 1 or 2 * count > len(files[0]) or count > len(files[1]):
-            raise ValueError(
-                f"stir-mnist: count must be at least 1 and within the digits of class {label}, got {count}"
-            )
+            rule = f"at least 1 and within the digits of class {label}"
+            raise ValueError(f"stir-mnist: count must be {rule}, got {count}")
         rows["train"] += files[0][:count].tolist()
         rows["val"] += files[0][count : 2 * count].tolist()
         rows["test"] += files[1][:count].tolist()

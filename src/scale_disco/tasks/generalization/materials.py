@@ -64,6 +64,5 @@ def _check_grid(folder: Path, rows: list[tuple[str, int, int]], classes: Iterabl
         missing = sorted(expected - set(present))
         if missing:
             distance, condition = missing[0]
-            raise ValueError(
-                f"kth-tips: {folder / material} has no image of distance {distance}, condition {condition}"
-            )
+            which = f"distance {distance}, condition {condition}"
+            raise ValueError(f"kth-tips: {folder / material} has no image of {which}")

@@ -64,11 +64,9 @@ def scale_profiles(
     scales = as_scales(scales)
     profiles = []
     for index, image in enumerate(images):
-        if min(image.shape[1:]) < _SMALLEST * scales[len(scales) - 1]:
-            raise ValueError(
-                f"scale_profiles: image {index} of {image.shape[2]} x {image.shape[1]} pixels shrunk by "
-                f"{scales[len(scales) - 1]:g} is below {_SMALLEST} pixels; use smaller scales"
-            )
+        if min(image.shape[1:]) < _SMALLEST * scales[-1]:
+            size = f"{image.shape[2]} x {image.shape[1]} pixels shrunk by {scales[-1]:g}"
+            raise ValueError(f"scale_profiles: image {index} of {size} is below {_SMALLEST} pixels; use smaller scales")
         pixels = image[None].float()
         at_scales = [network(resample(pixels, 1 / scale, antialias=True)).mean((2, 3))[0] for scale in scales]
         profiles.append(torch.stack(at_scales, 1))
@@ -88,10 +86,9 @@ def cached_profiles(
 ) -> Tensor:
     """Return `scale_profiles` from a folder of cached ones, or compute and store them; `key` identifies the images."""
     scales = as_scales(scales)
-    shape = (len(images), None, len(scales))
-    full_key = (key, network.sha256, tuple(scales))
+    shapes = {"profiles": (len(images), None, len(scales))}
 
     def compute() -> dict[str, Tensor]:
         return {"profiles": scale_profiles(network, images, scales, progress)}
 
-    return cached_tensors(cache, "profiles", full_key, {"profiles": shape}, compute)["profiles"]
+    return cached_tensors(cache, "profiles", (key, network.sha256, tuple(scales)), shapes, compute)["profiles"]

@@ -89,12 +89,8 @@ class SizedDigitDataset(LabeledDataset):
         images = torch.from_numpy(self.images[rows]).float()[:, None] / 255
         if self.seed is None:
             return images
-        return torch.stack(
-            [
-                rescaled(image, random.Random(combined_seed(self.seed, epoch, row)))
-                for image, row in zip(images, rows, strict=True)
-            ]
-        )
+        generators = [random.Random(combined_seed(self.seed, epoch, row)) for row in rows]
+        return torch.stack(list(map(rescaled, images, generators)))
 
 
 def rescaled(image: Tensor, generator: random.Random) -> Tensor:

@@ -146,7 +146,7 @@ def cached_tensors(
     folder: Path | None,
     kind: str,
     key: object,
-    shapes: dict[str, tuple[int | None, ...]],
+    shapes: Mapping[str, tuple[int | None, ...]],
     compute: Callable[[], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
     """Return tensors by name from the cache, or compute and store them.
