@@ -13,7 +13,7 @@ from .. import __version__
 from ..tasks.bench.options import BenchOptions
 from ..tasks.equivariance.options import EquivarianceOptions
 from ..tasks.generalization.options import GeneralizationDataOptions, GeneralizationOptions, KthTipsOptions
-from ..tasks.io.terminal import UsageError
+from ..tasks.io.terminal import UsageError, show
 from ..tasks.mnist_scale.options import MnistScaleDataOptions, MnistScaleOptions
 from ..tasks.options import COMMON, CommandOptions, check_values, flag
 from ..tasks.quickstart.options import QuickstartOptions
@@ -81,20 +81,16 @@ class Command:
         more = {"experiment": self.words[-1], "given": values, "call": call}
         names = {each.name for each in dataclasses.fields(self.options)}
         options = self.options(**{name: value for name, value in {**values, **more}.items() if name in names})
-        if self.run_options:
-            own = {name: value for name, value in values.items() if name in self.run_options.fields()}
-            check_values(self.run_options.fields(), own, files=not values.get("resume"))
-            if not (values.get("resume") or values.get("print_config")):
-                self._check_data(values.get("data", self.fields["data"].default), own)
+        if run := self.run_options:
+            own = {name: value for name, value in values.items() if name in run.fields()}
+            check_values(run.fields(), own, files=not values.get("resume"))
+            if not (values.get("resume") or values.get("print_config")):  # report missing data before importing torch
+                defaults = {name: each.default for name, each in run.fields().items()}
+                folder = values.get("data", self.fields["data"].default)
+                path, command = run.data_file(folder, {**defaults, **own}) or (folder, "")
+                if not path.exists():
+                    raise FileNotFoundError(f"{path}: no such file; create it: {command}")
         return options
-
-    def _check_data(self, folder: Path, given: Mapping[str, Any]) -> None:
-        """Report a missing data file before torch is imported."""
-        assert self.run_options is not None
-        defaults = {name: each.default for name, each in self.run_options.fields().items()}
-        path, command = self.run_options.data_file(folder, {**defaults, **given}) or (folder, "")
-        if not path.exists():
-            raise FileNotFoundError(f"{path}: no such file; create it: {command}")
 
     def _parsed(self, name: str, value: Any) -> Any:
         parse = self.fields[name].metadata["parse"]
@@ -111,9 +107,7 @@ class Command:
         def function() -> None: ...
 
         function.command = self  # type: ignore[attr-defined]
-        function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [self._parameter(name) for name in self.fields]
-        )
+        function.__signature__ = inspect.Signature(list(map(self._parameter, self.fields)))  # type: ignore[attr-defined]
         return function
 
     def _parameter(self, name: str) -> inspect.Parameter:
@@ -128,7 +122,6 @@ class Command:
         text = " ".join(map(str, default)) if isinstance(default, tuple) else default
         shared = self.run_options and name in self.options.fields()
         title = _COMMON if name in COMMON else _RUN if shared else _OPTIONS
-        group: dict[str, Any] = {} if about["positional"] else {"group": title}
         parameter = Parameter(
             help=about["help"],
             choices=about["choices"] or None,
@@ -139,7 +132,7 @@ class Command:
             allow_leading_hyphen=bool(about["parse"]) and not many,
             show_default=False if hidden else lambda _: text,
             metavar="VALUE" if about["parse"] and not many else _METAVARS.get(kind),
-            **group,
+            group=None if about["positional"] else title,
         )
         positional = inspect.Parameter.POSITIONAL_ONLY if about["positional"] else inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, positional, default=default, annotation=Annotated[kind, parameter])
@@ -247,3 +240,9 @@ def make_app() -> App:
                 details: dict[str, Any] = {"help": command.summary, "help_epilogue": command.epilogue, **place}
                 parent.command(command.function(), name=name, sort_key=len(list(parent)), **details)
     return app
+
+
+def print_completion(options: CompletionOptions) -> None:
+    """Print a script that completes commands, options and values in a shell: `disco completion`."""
+    script = make_app().generate_completion(shell=options.shell)  # type: ignore[arg-type]
+    show(options, {"shell": options.shell, "script": script}, script.rstrip())

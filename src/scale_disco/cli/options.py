@@ -143,7 +143,7 @@ class TableOptions(CommandOptions):
 class CompletionOptions(CommandOptions):
     """Print a shell completion script."""
 
-    entry = "cli.completion:run"
+    entry = "cli.app:print_completion"
     examples = """\
   disco completion bash > ~/.local/share/bash-completion/completions/disco
   disco completion zsh > ~/.zsh/completions/_disco
