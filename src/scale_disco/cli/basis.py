@@ -66,14 +66,10 @@ def _solve(options: BasisOptions, progress: Progress) -> DiscreteBasis:
         3 if options.kernel_size is None else options.kernel_size,
         terminal.chosen_scales(options),
         prior="image" if options.prior is None else _prior(options.prior),
-        mode=options.mode,
-        antialias=options.antialias,
         support=support,
         spatial_dims=options.dims,
-        solver=options.solver,
-        steps=options.steps,
-        seed=options.seed,
         progress=progress,
+        **{name: getattr(options, name) for name in ("mode", "antialias", "solver", "steps", "seed")},
     )
 
 
@@ -84,8 +80,7 @@ def _measure(basis: Basis) -> float | None:
     small = scales.ratio(len(scales) - 1) > _MAX_RATIO or largest > images.shape[-1] / 2
     if basis.spatial_dims != 2 or len(scales) < 2 or small:
         return None
-    spec = basis.spec
-    operator = {"mode": spec.get("mode", "cubic"), "antialias": spec.get("antialias", False)}
+    operator = {name: basis.spec[name] for name in ("mode", "antialias") if name in basis.spec}
     return basis_error(basis, images, channels=8, **operator)
 
 

@@ -13,18 +13,10 @@ def run(options: TestOptions) -> None:
     """Test, print and plot."""
     terminal.check_outputs(options.out, options.plot)
     device = terminal.chosen_device(options.device)
+    names = ("data", "checkpoint", "limit", "outside", "test_scales", "enlarge")
+    chosen = {name: getattr(options, name) for name in names}
     with terminal.Progress("testing") as progress:
-        result = evaluate(
-            options.run,
-            data=options.data,
-            checkpoint=options.checkpoint,
-            limit=options.limit,
-            outside=options.outside,
-            test_scales=options.test_scales,
-            enlarge=options.enlarge,
-            device=device,
-            progress=progress,
-        )
+        result = evaluate(options.run, **chosen, device=device, progress=progress)
     if result["not recorded"]:
         terminal.say(f"not recorded in the run: {result['not recorded']}")
     experiment = EXPERIMENTS[result["experiment"]]
@@ -43,12 +35,12 @@ def run(options: TestOptions) -> None:
     text = f"{about}.\n\n{table(header, rows, markdown=True)}"
     title = f"Error vs. scale of {experiment.subject}"
     terminal.write_report(options.out, title, text, result, command=options.call)
-    ranges = [Range(each.kind, each.low, each.high, each.error, each.std) for each in bins]
     curves: dict[str, list[Range]] = {}
     model = result["settings"]["model"]
     tested = {(each.low, each.high) for each in bins if each.kind == "test"}
-    for each in ranges:  # other forms of the network have curves of their own, over the same scales
+    for each in bins:  # other forms of the network have curves of their own, over the same scales
         other = each.kind != "test" and (each.low, each.high) in tested
-        curves.setdefault(f"{model}, {each.kind}" if other else model, []).append(each)
+        point = Range(each.kind, each.low, each.high, each.error, each.std)
+        curves.setdefault(f"{model}, {each.kind}" if other else model, []).append(point)
     trained = getattr(options_of(result), "training_sizes", experiment.training_scales)
     terminal.write_plot(options.plot, lambda: plot_error_over_scale(curves, trained, experiment.subject))
