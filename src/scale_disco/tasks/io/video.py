@@ -92,7 +92,8 @@ class FrameFolder(VideoSource):
                 image = load_frame(path)
                 size = size or image.shape
                 if image.shape != size:
-                    raise ValueError(f"{path}: {_pixels(image.shape)} pixels, the first has {_pixels(size)}")
+                    own, first = (f"{width} x {height}" for _, height, width in (image.shape, size))
+                    raise ValueError(f"{path}: {own} pixels, the first has {first}")
             except ValueError as error:
                 self.faults.append(f"{path.name}: {reason(error).rpartition(f'{path}: ')[2]}")
                 image = None
@@ -158,7 +159,9 @@ class VideoFile(VideoSource):
                 seconds = number / self.rate if stamp is None or first is None else stamp - first
                 if number >= start:
                     size = size or (frame.width, frame.height)
-                    yield Frame(number, _upright(frame, size), seconds)
+                    pixels = frame.to_ndarray(format="rgb24", width=size[0], height=size[1])
+                    upright = np.rot90(pixels, round(frame.rotation / 90)).transpose(2, 0, 1)
+                    yield Frame(number, torch.from_numpy(np.ascontiguousarray(upright)), seconds)
         end = float(seconds + 1 / self.rate)
         if number >= 0 and not self.ended and self.length and end < self.length - self.tolerance:
             self.ended = f"ends early after frame {number}, at {end:.1f} of {self.length:.1f} seconds"
@@ -333,20 +336,9 @@ def _draw_label(canvas: Image, label: str, lost: bool, left: int, top: int, bott
     pen.text((left + margin - x, upper + margin - y), label, fill="white" if lost else "black", font=font)
 
 
-def _upright(frame: "VideoFrame", size: tuple[int, int]) -> Tensor:
-    """Return a frame [3, H, W] at the size of the first, rotated as its metadata says."""
-    pixels = frame.to_ndarray(format="rgb24", width=size[0], height=size[1])
-    rotated = np.rot90(pixels, round(frame.rotation / 90))
-    return torch.from_numpy(np.ascontiguousarray(rotated.transpose(2, 0, 1)))
-
-
 def _natural(path: Path) -> list[str | int]:
     """Sort key by which 9 comes before 10."""
     return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", path.name))]
-
-
-def _pixels(shape: torch.Size) -> str:
-    return f"{shape[2]} x {shape[1]}"
 
 
 def counted(number: int, noun: str) -> str:
