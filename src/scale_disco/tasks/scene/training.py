@@ -112,7 +112,6 @@ def scene_estimator(run: Path, pretrained: str | None = None) -> ScaleEstimator:
     if sha256 is None and pretrained is not None:
         raise ValueError(f"scene: the backbone had random weights in training, got --pretrained {pretrained}")
     if sha256 is not None and weights not in PACKAGES and not Path(str(weights)).is_file():
-        raise FileNotFoundError(
-            f"scene: no file {weights} of the network's weights; pass it as --pretrained (sha256 {sha256})"
-        )
+        hint = f"pass it as --pretrained (sha256 {sha256})"
+        raise FileNotFoundError(f"scene: no file {weights} of the network's weights; {hint}")
     return ScaleEstimator(Backbone(options.backbone, pretrained=weights, sha256=sha256), readout).eval()

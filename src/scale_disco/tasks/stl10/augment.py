@@ -42,14 +42,11 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
-            raise ValueError(
-                f"Augmentation: mean and std need a value for each channel, std above 0, got {self.mean} and {self.std}"
-            )
+            rule = "mean and std need a value for each channel, std above 0"
+            raise ValueError(f"Augmentation: {rule}, got {self.mean} and {self.std}")
         if self.padding < 0 or self.cutout < 0 or not 0 <= self.flip <= 1:
-            raise ValueError(
-                "Augmentation: padding and cutout must be at least 0 and flip from 0 to 1, "
-                f"got {self.padding}, {self.cutout}, {self.flip}"
-            )
+            rule = "padding and cutout must be at least 0 and flip from 0 to 1"
+            raise ValueError(f"Augmentation: {rule}, got {self.padding}, {self.cutout}, {self.flip}")
 
     def __call__(self, images: Tensor, rows: Sequence[int], *, seed: int, epoch: int) -> Tensor:
         """Return augmented images: uint8, or float in [0, 1], [B, C, H, W] -> float [B, C, H, W].
@@ -85,10 +82,8 @@ class Augmentation:
         channels = len(self.mean)
         is_image = images.dtype == torch.uint8 or images.is_floating_point()
         if images.ndim != 4 or images.shape[1] != channels or not is_image:
-            raise ValueError(
-                f"Augmentation: expected images uint8 or float [B, {channels}, H, W], "
-                f"got {images.dtype} {tuple(images.shape)}"
-            )
+            rule = f"expected images uint8 or float [B, {channels}, H, W]"
+            raise ValueError(f"Augmentation: {rule}, got {images.dtype} {tuple(images.shape)}")
 
 
 def _crop(images: Tensor, draws: Draws, padding: int) -> Tensor:

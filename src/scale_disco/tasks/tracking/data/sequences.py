@@ -223,7 +223,6 @@ def _absent(path: Path, count: int) -> Tensor:
     except ValueError as error:
         raise ValueError(f"otb: cannot read {path}: {error}") from error
     if len(labels) < count or not set(labels) <= {"0", "1"}:
-        raise ValueError(
-            f"otb: {path}: expected 0 or 1 for each of {counted(count, 'frame')}, got {len(labels)} labels"
-        )
+        rule = f"expected 0 or 1 for each of {counted(count, 'frame')}"
+        raise ValueError(f"otb: {path}: {rule}, got {len(labels)} labels")
     return torch.tensor([label == "1" for label in labels[:count]])
