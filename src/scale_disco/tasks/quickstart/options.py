@@ -10,7 +10,7 @@ from ..options import CommandOptions, at_least, device_option, option, seed_opti
 class QuickstartOptions(CommandOptions):
     """Measure and train in minutes, and write a report."""
 
-    entry = "tasks.quickstart.command:run"
+    entry = "tasks.quickstart.tour:run"
     examples = """\
   disco quickstart
   disco quickstart --out first-look --seeds 1 --limit 500

@@ -24,6 +24,7 @@ from ...files import make_folder, read_json, write
 from ...scales import Scales
 from ..bench.timing import DENSE, LOWER_BOUND, OURS, LayerSetting, growth_setting, layer_steps, measure
 from ..equivariance.bases import SETTINGS, compared_bases
+from ..io import terminal
 from ..io.progress import Progress
 from ..io.report import environment
 from ..io.samples import sample_images
@@ -52,6 +53,20 @@ _REQUIRED = ("matplotlib", "PIL", "mlxtend", "lightning", "torchmetrics", "rich"
 Results = dict[str, Any]  # results so far, as report.json holds them
 
 
+def run(options: QuickstartOptions) -> None:
+    """Measure and write the report; after Ctrl-C, the same command continues."""
+    terminal.chosen_device(options.device)
+    path = options.out / REPORT
+    try:
+        document = quickstart(options, watch=terminal.Progress, say=terminal.say)
+    except KeyboardInterrupt:
+        if path.is_file():
+            terminal.say(f"\nthe report so far is {path}; the same command continues")
+        raise
+    hint = f" Before its commands, run: {document['first']}" if document["first"] else ""
+    terminal.show(options, document, f"The report is {path}: open it in a browser.{hint}")
+
+
 def run_options(options: QuickstartOptions, model: str, seed: int) -> MnistScaleOptions:
     """Return the options of a run."""
     return MnistScaleOptions(model, "quick", options.epochs, options.limit, seed, split="mini")
@@ -65,11 +80,6 @@ def run_folders(options: QuickstartOptions) -> dict[tuple[str, int], Path]:
 
 def _seeds(options: QuickstartOptions) -> range:
     return range(options.seed, options.seed + options.seeds)
-
-
-def _processes(options: QuickstartOptions) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return options.processes or (min(cores, _MAX_PROCESSES) if options.device == "cpu" else 1)
 
 
 def _activation() -> str | None:
@@ -211,7 +221,9 @@ def _train(options: QuickstartOptions, results: Results, progress: Progress) -> 
     results["reused"] = sum(read_record(run)["status"] == "finished" for run in runs.values() if has_record(run))
     total = sum(_COST[model] for model, _ in runs)
     tasks = [TrainingTask(run_options(options, *key), options.out, run, options.device) for key, run in runs.items()]
-    with workers(min(_processes(options), len(tasks)), tasks) as finished:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = options.processes or (min(cores, _MAX_PROCESSES) if options.device == "cpu" else 1)
+    with workers(min(processes, len(tasks)), tasks) as finished:
         tested: set[Path] = set()
         while len(tested) < len(runs):
             if (run := next(finished)) is not None:
