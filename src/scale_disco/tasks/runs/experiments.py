@@ -3,7 +3,7 @@
 from collections import UserDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,8 +105,7 @@ class Experiment:
 
 def import_object(path: str) -> Any:
     """Import an object of `scale_disco.tasks` by "module:object"."""
-    module, attribute = path.split(":")
-    return getattr(import_module(f"...{module}", __name__), attribute)
+    return resolve_name(f"{__package__.rpartition('.')[0]}.{path}")
 
 
 class _LazyRegistry(UserDict[str, Any]):

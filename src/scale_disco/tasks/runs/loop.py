@@ -290,7 +290,11 @@ def _fit(
     """Train, from the last checkpoint of the folder if it has one."""
     last = checkpoints.out / LAST if (checkpoints.out / LAST).is_file() else None
     if last is not None:
-        _check_weights(last, module)
+        state = read_checkpoint(last)["state_dict"]
+        try:
+            copy.deepcopy(module).load_state_dict(state)
+        except Exception as error:  # whatever malformed values make torch raise
+            raise ValueError(f"{last}: damaged, or of another network ({reason(error)})") from error
     recipe, signals = module.recipe, _SignalCallback()
     with _lightning_contained(), signals.reraised():
         trainer = L.Trainer(
@@ -364,15 +368,6 @@ def _check_free(out: Path) -> None:
         raise FileExistsError(f"{out} {what}, or choose another folder with --out")
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"--out must be a folder, got the file {out}")
-
-
-def _check_weights(path: Path, module: TrainingModule) -> None:
-    """Refuse a checkpoint that does not fit the module."""
-    state = read_checkpoint(path)["state_dict"]
-    try:
-        copy.deepcopy(module).load_state_dict(state)
-    except Exception as error:  # whatever malformed values make torch raise
-        raise ValueError(f"{path}: damaged, or of another network ({reason(error)})") from error
 
 
 @contextmanager

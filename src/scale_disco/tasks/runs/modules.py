@@ -154,9 +154,9 @@ def _shared_batch_norm(
     axes = [0, *range(2, x.ndim)]
     count = torch.tensor(x.numel() // x.shape[1], device=x.device)
     dist.all_reduce(count)
-    mean = _all_reduce(x.sum(axes)) / count
+    mean = _AllReduce.apply(x.sum(axes)) / count  # type: ignore[no-untyped-call]
     centered = x - _channels(mean, x)
-    variance = _all_reduce(centered.square().sum(axes)) / count
+    variance = _AllReduce.apply(centered.square().sum(axes)) / count  # type: ignore[no-untyped-call]
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
             running_mean.lerp_(mean, momentum)
@@ -178,11 +178,6 @@ class _AllReduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         return _AllReduce.forward(ctx, gradients[0])
-
-
-def _all_reduce(values: Tensor) -> Tensor:
-    total: Tensor = _AllReduce.apply(values)  # type: ignore[no-untyped-call]
-    return total
 
 
 def _channels(values: Tensor, x: Tensor) -> Tensor:

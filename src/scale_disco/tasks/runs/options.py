@@ -70,14 +70,12 @@ class RunOptions(CheckedOptions):
     @property
     def command(self) -> str:
         """The command that starts this run."""
-        words = [f"disco train {self.experiment}"]
-        for name, each in self.fields().items():
-            value = getattr(self, name)
-            if value is True:
-                words.append(flag(name))
-            elif name in self.named or value != each.default:
-                words.append(f"{flag(name)} {value}")
-        return " ".join(words)
+        given = [
+            flag(name) if value is True else f"{flag(name)} {value}"
+            for name, value in self.as_dict().items()
+            if name in self.named or value != self.fields()[name].default
+        ]
+        return " ".join([f"disco train {self.experiment}", *given])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options by name."""

@@ -63,19 +63,15 @@ def outcomes(folders: Sequence[Path], experiment: str) -> list[Outcome]:
         if not runs:
             raise FileNotFoundError(f"{folder}: no training run in it: no {RECORD}")
         for run in runs:
-            by_path.setdefault(run.resolve(), _outcome(run))
+            record, tested = read_record(run), read_tested(run)
+            options = options_of(record)
+            counts = tested and tested["complete"] and tested["checkpoint"] == options.full_recipe.weights
+            by_path.setdefault(run.resolve(), Outcome(run, options, record, tested if counts else None))
     chosen = [outcome for outcome in by_path.values() if outcome.options.experiment == experiment]
     if not chosen:
         others = ", ".join(sorted({outcome.options.experiment for outcome in by_path.values()}))
         raise ValueError(f"no run of {experiment} in {', '.join(map(str, folders))}: those are of {others}")
     return chosen
-
-
-def _outcome(run: Path) -> Outcome:
-    record, tested = read_record(run), read_tested(run)
-    options = options_of(record)
-    counts = tested is not None and tested["complete"] and tested["checkpoint"] == options.full_recipe.weights
-    return Outcome(run, options, record, tested if counts else None)
 
 
 class TableRow(NamedTuple):
