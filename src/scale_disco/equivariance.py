@@ -97,7 +97,8 @@ def equivariance_error(
         0.0
     """
     with eval_mode(mapping):
-        norms = _norms(mapping, images, as_scales(scales), mode, antialias, border, spatial_dims, relative)
+        operator: dict[str, Any] = {"mode": mode, "antialias": antialias}
+        norms = _norms(mapping, images, as_scales(scales), border, spatial_dims, relative, **operator)
     errors = _errors(norms, images, relative)
     return errors if per_step else _total(errors, relative)
 
@@ -171,7 +172,7 @@ def basis_error(
     parts: list[dict[float, Norms]] = []
     for start in range(0, len(images), batch):
         some = images[start : start + batch]
-        parts.append(_norms(lift, some, exact, mode, antialias, border, basis.spatial_dims))
+        parts.append(_norms(lift, some, exact, border, basis.spatial_dims, False, mode=mode, antialias=antialias))
         if progress is not None:
             progress(start + len(some), len(images))
     norms = {ratio: Norms(*map(sum, zip(*(part[ratio] for part in parts), strict=True))) for ratio in parts[0]}
@@ -213,14 +214,7 @@ def eval_mode(*mappings: Mapping) -> Iterator[None]:
 
 @torch.no_grad()
 def _norms(
-    mapping: Mapping,
-    images: Tensor,
-    scales: Scales,
-    mode: str,
-    antialias: bool,
-    border: float,
-    dims: int | None,
-    relative: bool = False,
+    mapping: Mapping, images: Tensor, scales: Scales, border: float, dims: int | None, relative: bool, **operator: Any
 ) -> dict[float, Norms]:
     if len(scales) < 2:
         raise ValueError(f"equivariance_error: expected at least two scales, got {scales}")
@@ -241,7 +235,7 @@ def _norms(
     _check_response(response, images, scales, dims)
 
     def shrink(x: Tensor, ratio: float) -> Tensor:
-        small = resample(x.reshape(-1, 1, *x.shape[x.ndim - dims :]), 1 / ratio, mode=mode, antialias=antialias)
+        small = resample(x.reshape(-1, 1, *x.shape[x.ndim - dims :]), 1 / ratio, **operator)
         return small.reshape(*x.shape[: x.ndim - dims], *small.shape[2:])
 
     lifted = response.ndim == dims + 3
