@@ -28,9 +28,10 @@ from ...convert.surgery import replace_modules
 from ...export import bake
 from ...functional import reference
 from ...models import create_model
-from ...nn import ScaleAvgPool2d, ScaleBatchNorm2d, ScaleConv2d, ScaleLift2d, ScaleProject
+from ...nn import ScaleConv2d
 from ...nn.conv import ScaleConvolution
 from ...scales import Scales
+from ..mnist_scale.small_networks import conv_layers
 
 Name = TypeVar("Name", bound=Hashable)
 Step = Callable[[], None]
@@ -145,22 +146,10 @@ def _network_contenders(
     return _contenders(net, x, backward) | {PLAIN: _step(plain, [x.repeat(scales, 1, 1, 1)], plain, backward)}
 
 
-_WIDTHS = ((3, 32), (32, 32), (32, 64), (64, 64), (64, 64), (64, 64))
-
-
 def network(scales: Scales | None) -> nn.Module:
     """Six 3x3 convolutions with norms and ReLUs, two average pools and a classifier; ordinary layers without scales."""
     basis = None if scales is None else DiscreteBasis(3, scales)
-    layers: list[nn.Module] = []
-    for index, (before, after) in enumerate(_WIDTHS):
-        if basis is None:
-            layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-        else:
-            conv = ScaleConv2d if index else ScaleLift2d
-            layers += [conv(before, after, basis, bias=False), ScaleBatchNorm2d(after), nn.ReLU()]
-        if index in (1, 3):
-            layers.append(nn.AvgPool2d(2) if basis is None else ScaleAvgPool2d(2))
-    layers += [] if basis is None else [ScaleProject("max")]
+    layers = conv_layers((3, 32, 32, 64, 64, 64, 64), 3, (1, 3), basis)
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
@@ -177,8 +166,7 @@ def measure(
     """
     flops = {name: count_flops(step) for name, step in steps.items()}
     peaks = {name: peak_memory(step) for name, step in steps.items()}
-    kind = "cpu" if device is None else device.type
-    wait: Step = getattr(torch, kind).synchronize  # on CPUs it does nothing
+    wait: Step = getattr(torch, device.type if device else "cpu").synchronize  # on CPUs it does nothing
     seconds: dict[Name, list[float]] = {name: [] for name in steps}
     order = list(steps)
     for _ in range(repeats):

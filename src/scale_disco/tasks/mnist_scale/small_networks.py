@@ -5,7 +5,7 @@ largest response of each of 24 channels over scales and positions; only the kern
 any size from 28 pixels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -23,18 +23,25 @@ class LargestResponse(nn.Module):
         return x.amax((-2, -1))
 
 
-def _network(basis: Basis | None) -> nn.Module:
+def conv_layers(
+    widths: Sequence[int], kernel_size: int, pooled: Collection[int], basis: Basis | None
+) -> list[nn.Module]:
+    """Return convolutions with norms and ReLUs, some pooled, and a projection; ordinary layers without a basis."""
     layers: list[nn.Module] = []
-    for before, after in pairwise((1, 8, 16, 24)):
-        conv = ScaleConv2d if layers else ScaleLift2d
-        if layers:
-            layers.append(nn.AvgPool2d(2) if basis is None else ScaleAvgPool2d(2))
+    for index, (before, after) in enumerate(pairwise(widths)):
         if basis is None:
-            layers += [nn.Conv2d(before, after, 7, padding=3, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+            conv: nn.Module = nn.Conv2d(before, after, kernel_size, padding=kernel_size // 2, bias=False)
+            layers += [conv, nn.BatchNorm2d(after), nn.ReLU()]
         else:
-            layers += [conv(before, after, basis, bias=False), ScaleBatchNorm2d(after), nn.ReLU()]
-    project = [] if basis is None else [ScaleProject("max")]
-    return nn.Sequential(*layers, *project, LargestResponse(), nn.Linear(24, 10))
+            conv = (ScaleConv2d if index else ScaleLift2d)(before, after, basis, bias=False)
+            layers += [conv, ScaleBatchNorm2d(after), nn.ReLU()]
+        if index in pooled:
+            layers.append(nn.AvgPool2d(2) if basis is None else ScaleAvgPool2d(2))
+    return layers if basis is None else [*layers, ScaleProject("max")]
+
+
+def _network(basis: Basis | None) -> nn.Module:
+    return nn.Sequential(*conv_layers((1, 8, 16, 24), 7, (0, 1), basis), LargestResponse(), nn.Linear(24, 10))
 
 
 def cnn(*, augmented: bool = False) -> nn.Module:
