@@ -13,18 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ... import nn as snn
 from ...basis import Basis
 from ...convert import to_scale_equivariant
 from ...fold import fold, unfold
-from ...nn import (
-    ScaleAvgPool2d,
-    ScaleBatchNorm2d,
-    ScaleConv2d,
-    ScaleDecision,
-    ScaleLift2d,
-    ScaleMaxPool2d,
-    ScaleProject,
-)
 from ...nn.conv import ScaleConvolution
 from ...scales import Scales
 from ..baselines.dss import DilatedScaleConv2d, ScaleSpace
@@ -93,7 +85,7 @@ class ClassifierAtEveryScale(nn.Module):
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
         self.classifier = nn.Sequential(*layers)
-        self.decide = ScaleDecision()
+        self.decide = snn.ScaleDecision()
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.decide(unfold(self.classifier(fold(x)), x.shape[2]))
@@ -155,7 +147,7 @@ def disco(*, augmented: bool = False, decide: bool = False) -> nn.Module:
 
     With `decide` it classifies at every scale and combines the decisions, instead of projecting features.
     """
-    return _scale_equivariant(disco_basis(setting(augmented)), ScaleAvgPool2d, CornerMixedPool, decide)
+    return _scale_equivariant(disco_basis(setting(augmented)), snn.ScaleAvgPool2d, CornerMixedPool, decide)
 
 
 def decimated(*, augmented: bool = False, decide: bool = False) -> nn.Module:
@@ -173,14 +165,14 @@ def decimated(*, augmented: bool = False, decide: bool = False) -> nn.Module:
 
 def sesn(preset: Callable[[str], Basis], *, augmented: bool = False) -> nn.Module:
     """SESN (Sosnovik et al. 2020): scale convolutions on a sampled basis."""
-    return _scale_equivariant(preset(setting(augmented)), ScaleMaxPool2d, CornerMaxPool)
+    return _scale_equivariant(preset(setting(augmented)), snn.ScaleMaxPool2d, CornerMaxPool)
 
 
 def sicnn(*, augmented: bool = False) -> nn.Module:
     """SiCNN (Xu et al. 2014): seven columns, each with the kernel and norms of its scale."""
     lift, conv = (partial(layer, kernel_size=7, scales=_COLUMNS) for layer in (ColumnLift2d, ColumnConv2d))
     norm = partial(ColumnBatchNorm2d, scales=len(_COLUMNS))
-    return _network(*_blocks(lift, conv, ScaleMaxPool2d, norm), ScaleProject("max"))
+    return _network(*_blocks(lift, conv, snn.ScaleMaxPool2d, norm), snn.ScaleProject("max"))
 
 
 def si_convnet(*, augmented: bool = False) -> nn.Module:
@@ -204,7 +196,7 @@ def dss(*, augmented: bool = False) -> nn.Module:
     """DSS (Worrall and Welling 2019): a scale space of two scales, dilated convolutions."""
     conv = partial(DilatedScaleConv2d, kernel_size=7, scales=2)
     space = ScaleSpace(2, sigma=0.25)
-    return _network(space, *_blocks(conv, conv, ScaleMaxPool2d, ScaleBatchNorm2d), ScaleProject("max"))
+    return _network(space, *_blocks(conv, conv, snn.ScaleMaxPool2d, snn.ScaleBatchNorm2d), snn.ScaleProject("max"))
 
 
 def ss_cnn(*, augmented: bool = False) -> nn.Module:
@@ -220,13 +212,13 @@ def setting(augmented: bool) -> str:
 
 
 def _scale_equivariant(
-    basis: Basis, pool: type[ScaleAvgPool2d | ScaleMaxPool2d], last_pool: type[nn.Module], decide: bool = False
+    basis: Basis, pool: type[snn.ScaleAvgPool2d | snn.ScaleMaxPool2d], last_pool: type[nn.Module], decide: bool = False
 ) -> nn.Module:
     net = nn.Sequential(
         nn.Upsample(scale_factor=2),
-        *(ScaleLift2d(1, 32, basis), nn.ReLU(), pool(2), ScaleBatchNorm2d(32)),
-        *(ScaleConv2d(32, 63, basis), nn.ReLU(), pool(2), ScaleBatchNorm2d(63)),
-        *(ScaleConv2d(63, 95, basis), *_head(last_pool, decide)),
+        *(snn.ScaleLift2d(1, 32, basis), nn.ReLU(), pool(2), snn.ScaleBatchNorm2d(32)),
+        *(snn.ScaleConv2d(32, 63, basis), nn.ReLU(), pool(2), snn.ScaleBatchNorm2d(63)),
+        *(snn.ScaleConv2d(63, 95, basis), *_head(last_pool, decide)),
     )
     for layer in net.modules():
         if isinstance(layer, ScaleConvolution):  # the authors initialize as torch does for convolutions
@@ -238,7 +230,7 @@ def _scale_equivariant(
 def _head(last_pool: type[nn.Module], decide: bool) -> list[nn.Module]:
     """Layers behind the last convolution of networks with a scale axis: projection and classifier, or decisions."""
     layers = [nn.ReLU(), last_pool(), nn.BatchNorm2d(95), *_classifier()]
-    return [ClassifierAtEveryScale(*layers)] if decide else [ScaleProject("max"), *layers]
+    return [ClassifierAtEveryScale(*layers)] if decide else [snn.ScaleProject("max"), *layers]
 
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
