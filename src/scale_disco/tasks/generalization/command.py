@@ -59,18 +59,11 @@ def test_kth_tips(options: KthTipsOptions) -> None:
         )
     with Progress("classifiers") as progress:
         results = evaluate_heads(profiles, data.labels, data.distances, data.conditions, progress=progress)
-    document = {
-        "experiment": "kth-tips",
-        "side": options.side,
-        "rows": {
-            name: {
-                "mean": float(result.accuracy.mean()),
-                "images": result.images,
-                "accuracy": result.accuracy.tolist(),  # [training distances, test distances]
-            }
-            for name, result in results.items()
-        },
+    rows = {
+        name: {"mean": float(each.accuracy.mean()), "images": each.images, "accuracy": each.accuracy.tolist()}
+        for name, each in results.items()  # accuracy is [training distances, test distances]
     }
+    document = {"experiment": "kth-tips", "side": options.side, "rows": rows}
     text = distance_table(results)
     about = "Mean accuracy over the nine test distances, in percent, by the distance in training (1 is the nearest)."
     show(options, document, f"{text}\n{about}")

@@ -76,8 +76,7 @@ def build_stir(mnist: Digits, count: int = STIR_COUNT, progress: Progress | None
                 digit = mnist.images[rows[part][index]]
                 images[part][k, index] = placed(digit, size, STIR_CANVAS, (int(top), int(left)))
         advance(1)
-    sizes = np.array(STIR_SIZES)
-    return {part: SizedDigits(images[part], mnist.labels[rows[part]], sizes) for part in PARTS}
+    return {part: SizedDigits(images[part], mnist.labels[rows[part]], np.array(STIR_SIZES)) for part in PARTS}
 
 
 def build_large_scale(

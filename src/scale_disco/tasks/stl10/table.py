@@ -97,18 +97,11 @@ class Tables2And3(RunGroup):
             row, paper = self._row(variant), PAPER[variant.model]
             ratio = self._over_wrn(row)
             of_paper = variant == Variant(variant.model)
-            rows.append(
-                [
-                    row.name,
-                    row.error_cell(),
-                    f"{paper.error:.2f}" if of_paper else "-",
-                    f"{row.seconds:.{0 if row.seconds >= 10 else 1}f}" if row.measured else "-",
-                    "-" if ratio is None else f"{ratio:.1f}",
-                    f"{paper.seconds / PAPER[_WRN].seconds:g}" if of_paper else "-",
-                    row.equivariance_cell(),
-                    row.parameters_cell(),
-                ]
-            )
+            cells = [row.name, row.error_cell(), f"{paper.error:.2f}" if of_paper else "-"]
+            cells += [f"{row.seconds:.{0 if row.seconds >= 10 else 1}f}" if row.measured else "-"]
+            cells += ["-" if ratio is None else f"{ratio:.1f}"]
+            cells += [f"{paper.seconds / PAPER[_WRN].seconds:g}" if of_paper else "-"]
+            rows.append([*cells, row.equivariance_cell(), row.parameters_cell()])
         return table(header, rows, markdown=True)
 
     def table_of_bases(self) -> str:
