@@ -209,5 +209,4 @@ def _wedges(at: Sampling, orders: int, rotations: int, width: float) -> Tensor:
     frequency = 2.0 ** torch.arange(-1, orders - 1, dtype=torch.float64)[:, None, None]
     phase = 2 * math.pi * frequency * log_radius / log_radius.max() - math.pi / 4
     wave = torch.stack([phase.cos(), phase.sin()], dim=1)  # [orders, 2, side, side]
-    functions = (wave[:, None] * wedge[:, None]).flatten(0, 2)
-    return functions[: at.kernel_size**2] / (at.scale * at.scale)
+    return (wave[:, None] * wedge[:, None]).flatten(0, 2)[: at.kernel_size**2] / (at.scale * at.scale)

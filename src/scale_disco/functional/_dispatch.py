@@ -36,8 +36,7 @@ def convolve_one(x: Tensor, kernel: Tensor, bias: Tensor | None, layout: Layout,
     inside = [before for before, _ in pads]  # padded by the convolution itself, without a copy of the image
     if layout.padding_mode != "zeros" or any(before != after or before < 0 for before, after in pads):
         x, inside = pad(x, pads, layout.padding_mode), [0] * len(pads)
-    conv = CONVOLUTION[kernel.ndim - 2]
-    return conv(x, kernel, bias, layout.stride, inside, layout.dilations[k], layout.groups)
+    return CONVOLUTION[kernel.ndim - 2](x, kernel, bias, layout.stride, inside, layout.dilations[k], layout.groups)
 
 
 def _transformed(x: Tensor, kernel: Tensor, layout: Layout, k: int) -> Tensor | None:

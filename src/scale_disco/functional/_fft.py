@@ -32,8 +32,7 @@ def correlate(x: Tensor, kernel: Tensor) -> Tensor:
     rows, cols = (min(kernel.shape[-1] // 2, side - 1) for side in (height, width))
     kernel = F.pad(kernel, [cols - kernel.shape[-1] // 2] * 2 + [rows - kernel.shape[-1] // 2] * 2)
     size = _fast_size(height + rows), _fast_size(width + cols)  # wrap-around stays in the margin before the image
-    image = F.pad(x, (cols, size[1] - width - cols, rows, size[0] - height - rows))
-    spectrum = torch.fft.rfft2(image)
+    spectrum = torch.fft.rfft2(F.pad(x, (cols, size[1] - width - cols, rows, size[0] - height - rows)))
     product = torch.bmm(  # over channels, for every frequency
         spectrum.flatten(2).permute(2, 0, 1), torch.fft.rfft2(kernel, s=size).conj().flatten(2).permute(2, 1, 0)
     )

@@ -64,9 +64,9 @@ class _ScalePool(SpatialDims, nn.Module):
 
     def check(self, x: Tensor) -> None:
         """Raise an error unless the input is a feature map, with the scales that windows follow, if any."""
-        scales = None if self.scales is None else len(self.scales)
-        check_shape(type(self).__name__, x, self.spatial_dims, scales=scales)
-        check_window(type(self).__name__, x, self.spatial_dims, self.kernel_size - 2 * self.padding)
+        who, dims = type(self).__name__, self.spatial_dims
+        check_shape(who, x, dims, scales=None if self.scales is None else len(self.scales))
+        check_window(who, x, dims, self.kernel_size - 2 * self.padding)
 
     def extra_repr(self) -> str:
         follows = "" if self.scales is None else f", scales={self.scales}"
@@ -268,8 +268,7 @@ class ScaleUpsample(nn.Module):
             raise ValueError(f"ScaleUpsample: expected input [B, C, S, ...] with {spatial}, got shape {tuple(x.shape)}")
         check_window("ScaleUpsample", x, dims, 1 if size is not None else self._least)
         mode = _INTERPOLATION[self.mode][dims] if self.mode in _INTERPOLATION else self.mode
-        factor = self.scale_factor if size is None else None
-        return unfold(F.interpolate(fold(x), size, factor, mode), x.shape[2])
+        return unfold(F.interpolate(fold(x), size, self.scale_factor if size is None else None, mode), x.shape[2])
 
     def extra_repr(self) -> str:
         return f"{self.scale_factor}, mode={self.mode!r}"

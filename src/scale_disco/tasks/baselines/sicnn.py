@@ -26,8 +26,7 @@ class _Columns(ScaleConvolution):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int, scales: Scales | Sequence[float], stride: int = 1
     ) -> None:
-        basis = _resized_pixels(kernel_size, as_scales(scales))
-        super().__init__(in_channels, out_channels, basis, stride, bias=False)
+        super().__init__(in_channels, out_channels, _resized_pixels(kernel_size, as_scales(scales)), stride, bias=False)
 
     def reset_parameters(self) -> None:
         """Draw the random weights of `torch.nn.Conv2d`."""
@@ -111,8 +110,7 @@ def _resized_pixels(kernel_size: int, scales: Scales) -> Basis:
     side = kernel_size + 2 * margin
     pixels = F.pad(torch.eye(kernel_size**2, dtype=torch.float64).reshape(-1, kernel_size, kernel_size), [margin] * 4)
     axes = [rescaling(side, scale, "nearest" if scale > 1 else "linear") for scale in scales]
-    resized = [axis @ pixels @ axis.T for axis in axes]
-    return Basis.from_dense(torch.stack(resized, 1), scales, kernel_size=kernel_size)
+    return Basis.from_dense(torch.stack([axis @ pixels @ axis.T for axis in axes], 1), scales, kernel_size=kernel_size)
 
 
 def _matched(kernels: Sequence[Tensor], weight: Tensor) -> list[Tensor]:

@@ -76,11 +76,9 @@ def _load(path: Path, scales: Scales, setting: str) -> Basis:
         abs(basis.scales.ratio(k) / scales.ratio(k) - 1) > _SAME_SCALE for k in range(len(scales))
     ):
         raise ValueError(f"{path}: setting {setting} has {scales}, this basis {basis.scales}")
-    identity = torch.eye(basis.num_functions, dtype=torch.float64)
-    pixels = basis.stencils[0].functions.flatten(1)
-    if not torch.equal(pixels, identity):
-        return basis
     mixing, count = hermite_mixing_preset(setting), basis.num_functions
+    if not torch.equal(basis.stencils[0].functions.flatten(1), torch.eye(count, dtype=torch.float64)):
+        return basis
     if len(mixing) != count:
         raise ValueError(f"{path}: setting {setting} has kernels of {len(mixing)} pixels, this basis {count}")
     return basis.mix(mixing).normalized()

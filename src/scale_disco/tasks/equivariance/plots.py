@@ -30,8 +30,7 @@ def plot_basis(basis: Basis) -> Figure:
                 axis.set_title(f"{function}", fontsize=9)
         note = f"\ndilation {stencil.dilation}" if stencil.dilation > 1 else ""
         taps = " x ".join([str(stencil.side)] * basis.spatial_dims)
-        label = f"scale {scale:.4g}\n{taps} taps{note}"
-        axes[k][0].set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center")
+        axes[k][0].set_ylabel(f"scale {scale:.4g}\n{taps} taps{note}", fontsize=8, rotation=0, ha="right", va="center")
     figure.colorbar(image, ax=list(axes.flat), shrink=0.8)
     figure.suptitle(f"Basis functions of a {basis.kernel_size}-pixel kernel at {len(basis.scales)} scales", fontsize=10)
     return figure

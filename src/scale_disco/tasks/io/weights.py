@@ -39,10 +39,8 @@ def fit_kernels(kernels: Tensor, basis: Basis) -> Tensor:
     Of all such weights they are the smallest: where the functions of the smallest scale are not independent, others
     would be as near, but arbitrary at larger scales.
     """
-    stencil = basis.stencils[0]
-    functions = stencil.functions.to(torch.float64)
+    functions = basis.stencils[0].functions
     around = (kernels.shape[-1] - functions.shape[-1]) // 2
     matrix = F.pad(functions, [around] * 4).flatten(1)  # [F, k * k]; a negative margin cuts
-    inverse = torch.linalg.pinv(matrix, rtol=_FIT)
-    fitted: Tensor = kernels.to(torch.float64).flatten(2) @ inverse
+    fitted: Tensor = kernels.to(torch.float64).flatten(2) @ torch.linalg.pinv(matrix, rtol=_FIT)
     return fitted.to(torch.float32)

@@ -113,8 +113,7 @@ def train(
             placement["strategy"] = DDPStrategy(find_unused_parameters=unused or module.unfreezes)
         checkpoints = _CheckpointCallback(out, record, lambda rows: say(_epoch_line(rows, recipe.epochs)))
         batches = _Batches(training_data, options, layout)
-        shown = _Bar() if bar and sys.stdout.isatty() else _StepLines(say)
-        _fit(module, batches, checkpoints, shown, placement)
+        _fit(module, batches, checkpoints, _Bar() if bar and sys.stdout.isatty() else _StepLines(say), placement)
     return record
 
 
@@ -176,8 +175,7 @@ class _Bar(RichProgressBar):
         return {} if error is None else {"validation error": f"{float(error):.2%}"}
 
     def _get_train_description(self, current_epoch: int) -> str:
-        description = f"Epoch {current_epoch + 1}/{self.trainer.max_epochs}"
-        return description.ljust(len(self.validation_description))
+        return f"Epoch {current_epoch + 1}/{self.trainer.max_epochs}".ljust(len(self.validation_description))
 
 
 class _SignalCallback(L.Callback):

@@ -168,8 +168,7 @@ class RunGroup(ABC):
         """Return the plot of several tables: error and equivariance error, ours and the paper's."""
         ours = [point for group in groups for point in group.points()]
         other = ", ".join(dict.fromkeys(name for group in groups if (name := group.other_data())))
-        data = (other, cls.data_of_paper) if other else None
-        return plot_equivariance_and_error(ours, cls.points_of_paper(), data)
+        return plot_equivariance_and_error(ours, cls.points_of_paper(), (other, cls.data_of_paper) if other else None)
 
     @staticmethod
     @abstractmethod
@@ -235,10 +234,8 @@ class RunGroup(ABC):
         for outcome in self.outcomes:
             if outcome.tested is not None:
                 versions = ", ".join(f"{name} {version}" for name, version in outcome.record["versions"].items())
-                lines.append(
-                    f"- `{outcome.options.command}`, then `disco test`: "
-                    f"{outcome.record['machine']}; {versions}; {outcome.tested['date']}"
-                )
+                where = f"{outcome.record['machine']}; {versions}; {outcome.tested['date']}"
+                lines.append(f"- `{outcome.options.command}`, then `disco test`: {where}")
         return "\n".join(lines)
 
 

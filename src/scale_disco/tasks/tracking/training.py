@@ -88,8 +88,7 @@ class CropPairDataset(Dataset):
 
     def targets(self, rows: Sequence[int], epoch: int) -> Tensor:
         """Return shifts in pixels, right and down, and octaves: [B, 3]."""
-        pairs = [self._draw(row, epoch)[1] for row in rows]
-        return torch.tensor([[*pair.shift, pair.octaves] for pair in pairs])
+        return torch.tensor([[*pair.shift, pair.octaves] for _, pair in (self._draw(row, epoch) for row in rows)])
 
     def _draw(self, row: int, epoch: int) -> tuple[otb.Sequence, CropPair]:
         order = self.order(epoch)

@@ -39,12 +39,11 @@ def tracker_fingerprint(options: TrackerChoice) -> str:
     folder = Path(options.tracker)
     network = None if folder.is_dir() else _OLD_NAME if options.tracker == STATIC_BOX else options.tracker
     weights = options.pretrained and weight_file(options.pretrained, "resnet50")
-    checksums = fingerprint(folder if folder.is_dir() else None, weights or None)
     parts = {
         "network": network,  # not the folder of a run, which may be moved
         "mode": options.mode,
         "motion": options.motion,
-        "weights": [checksum[:16] for checksum in checksums],
+        "weights": [sha256[:16] for sha256 in fingerprint(folder if folder.is_dir() else None, weights or None)],
     }
     return json.dumps({name: part for name, part in parts.items() if part})
 

@@ -234,8 +234,7 @@ class SequenceRenderer:
         if extra.any():
             (left, top), (right, bottom) = extra // 2, extra - extra // 2
             image = to_rgb(np.pad(np.asarray(image), ((top, bottom), (left, right), (0, 0)), "symmetric"))
-        shrink = self.generator.uniform(1, min(2, *(image.size / wanted)))
-        sides = shrink * wanted
+        sides = self.generator.uniform(1, min(2, *(image.size / wanted))) * wanted
         corner = self.generator.uniform(0, 1, 2) * (image.size - sides)
         return _resized(image, tuple(wanted), corner, np.minimum(corner + sides, image.size))
 
