@@ -5,8 +5,8 @@ Their presets are those of the authors' SESN; "+" is training with scale augment
 
 import math
 from collections.abc import Iterable
-from functools import lru_cache
-from typing import ClassVar
+from functools import lru_cache, partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -52,10 +52,8 @@ class BSplineBasis(SampledBasis):
         mult: float = 2.0,
     ) -> None:
         check_choice("BSplineBasis", "order", order, (1, 2, 3))
-        mult = check_positive("BSplineBasis", "mult", mult)
-        super().__init__(
-            kernel_size, scales, base_scale, size, lambda at: _splines(at, order, mult), {"order": order, "mult": mult}
-        )
+        parameters: dict[str, Any] = {"order": order, "mult": check_positive("BSplineBasis", "mult", mult)}
+        super().__init__(kernel_size, scales, base_scale, size, partial(_splines, **parameters), parameters)
 
 
 def _splines(at: Sampling, order: int, mult: float) -> Tensor:
@@ -185,11 +183,9 @@ class LogRadialBasis(SampledBasis):
         orders = check_count(who, "orders", orders, 1)
         least = math.ceil(check_count(who, "kernel_size", kernel_size, 1) ** 2 / (2 * orders))
         angles = check_count(who, "rotations", least + 1 if rotations is None else rotations, least)
-        width = check_positive(who, "width", width)
-        parameters = {"orders": orders, "rotations": angles, "width": width}
-        super().__init__(
-            kernel_size, scales, base_scale, size, lambda at: _wedges(at, orders, angles, width), parameters
-        )
+        parameters: dict[str, Any] = {"orders": orders, "rotations": angles}
+        parameters["width"] = check_positive(who, "width", width)
+        super().__init__(kernel_size, scales, base_scale, size, partial(_wedges, **parameters), parameters)
 
 
 def _wedges(at: Sampling, orders: int, rotations: int, width: float) -> Tensor:
@@ -198,10 +194,9 @@ def _wedges(at: Sampling, orders: int, rotations: int, width: float) -> Tensor:
     radius = torch.hypot(rows, cols).clamp(min=1) / at.scale  # the center counts as one pixel away
     log_radius = radius.log()
     if not float(log_radius.max()) > 0:
-        corner = (
-            f"{float(radius.max()) * at.scale:.4g}, the distance to the corner of the {at.side} x {at.side} stencil"
-        )
-        raise ValueError(f"LogRadialBasis: base_scale * scale must be below {corner}, got {at.scale:g}")
+        corner = f"the distance to the corner of the {at.side} x {at.side} stencil"
+        rule = f"below {float(radius.max()) * at.scale:.4g}, {corner}"
+        raise ValueError(f"LogRadialBasis: base_scale * scale must be {rule}, got {at.scale:g}")
     turn = torch.linspace(0, math.pi, rotations, dtype=torch.float64)[:, None, None]
     # Angles are modulo pi: a wedge opens to both sides of the center.
     distance = torch.remainder(torch.atan2(cols, -rows) - turn + math.pi / 2, math.pi) - math.pi / 2
