@@ -22,7 +22,12 @@ def build(options: GeneralizationDataOptions) -> None:
             mnist = mnist or read_mnist(options.mnist)
             make_folder(options.out)
             with Progress(name) as progress:
-                parts = _built(name, mnist, options.limit, progress)
+                if name == LARGE_SCALE:
+                    counts = {part: min(count, options.limit or count) for part, count in digits.LARGE_COUNTS.items()}
+                    parts = digits.build_large_scale(mnist, counts, progress)
+                else:
+                    count = digits.STIR_COUNT if options.limit is None else min(digits.STIR_COUNT, options.limit // 10)
+                    parts = digits.build_stir(mnist, count, progress)
                 digits.save(options.out, name, parts, source=f"MNIST's files in {options.mnist}")
         else:
             parts = digits.load(options.out, name)
@@ -35,15 +40,6 @@ def build(options: GeneralizationDataOptions) -> None:
             print(f"{path}: {'created' if missing else 'verified'}, {size / 1e6:.1f} MB, pixels {pixels} ({what})")
     if options.json:
         print(json.dumps(rows))
-
-
-def _built(name: str, mnist: Digits, limit: int | None, progress: Progress) -> dict[str, digits.SizedDigits]:
-    if name == LARGE_SCALE:
-        counts = {part: count if limit is None else min(count, limit) for part, count in digits.LARGE_COUNTS.items()}
-        return digits.build_large_scale(mnist, counts, progress)
-    return digits.build_stir(
-        mnist, digits.STIR_COUNT if limit is None else min(digits.STIR_COUNT, limit // 10), progress
-    )
 
 
 def test_kth_tips(options: KthTipsOptions) -> None:
