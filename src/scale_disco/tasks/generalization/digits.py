@@ -91,10 +91,8 @@ def build_large_scale(
         progress: Called with the number of images done and in total.
     """
     if min(counts.values()) < 1 or counts["train"] + counts["val"] > _TRAIN or counts["test"] > _TEST:
-        raise ValueError(
-            f"mnist-large-scale: expected 1 to {_TEST:,} test digits, and at most {_TRAIN:,} for training and "
-            f"validation, got {dict(counts)}"
-        )
+        rule = f"1 to {_TEST:,} test digits, and at most {_TRAIN:,} for training and validation"
+        raise ValueError(f"mnist-large-scale: expected {rule}, got {dict(counts)}")
     rows = {
         "train": range(counts["train"]),
         "val": range(_TRAIN - counts["val"], _TRAIN),

@@ -106,10 +106,8 @@ class UnusedNorm(nn.Module):
 def _unit(pool: nn.Module, x: Tensor) -> int:
     height, width = x.shape[-2:]
     if height != width or height % _SIDE or not height:
-        raise ValueError(
-            f"{type(pool).__name__}: expected square maps of a multiple of {_SIDE} pixels (images of a multiple of "
-            f"{2 * _SIDE}), got {height}x{width}"
-        )
+        rule = f"square maps of a multiple of {_SIDE} pixels (images of a multiple of {2 * _SIDE})"
+        raise ValueError(f"{type(pool).__name__}: expected {rule}, got {height}x{width}")
     return height // _SIDE
 
 

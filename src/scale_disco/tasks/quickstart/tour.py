@@ -132,10 +132,8 @@ def _check(options: QuickstartOptions) -> None:
         wanted = run_options(options, *key)
         wanted.full_recipe.steps(min(MINI, options.limit or MINI))
         if has_record(run) and (existing := MnistScaleOptions(**read_record(run)["settings"])) != wanted:
-            raise ValueError(
-                f"{run.parent} has runs of other settings ({existing.command}): "
-                f"use the same settings, another --out, or delete that folder"
-            )
+            hint = "use the same settings, another --out, or delete that folder"
+            raise ValueError(f"{run.parent} has runs of other settings ({existing.command}): {hint}")
 
 
 def _is_complete(figures: Path) -> bool:

@@ -99,10 +99,8 @@ class OptimizerOptions(RunOptions):
         """Return how many of `total` are held out; ValueError if none, or less than `least` are left to train on."""
         count = round(self.holdout * total)
         if self.holdout and not 0 < count <= total - least:
-            raise ValueError(
-                f"--holdout {self.holdout} of {total} {what} leaves {count} for validation: at least 1 is needed, and "
-                f"{least} for training; use --holdout 0 for no validation set"
-            )
+            rule = f"at least 1 is needed, and {least} for training; use --holdout 0 for no validation set"
+            raise ValueError(f"--holdout {self.holdout} of {total} {what} leaves {count} for validation: {rule}")
         return count
 
 

@@ -47,14 +47,12 @@ class Recipe:
         """Return the steps per epoch; ValueError if the last batch leaves a process without work."""
         last = images % self.batch or min(images, self.batch)
         if last < max(2, processes) * self.accumulate:
-            parts = self.accumulate > 1
-            raise ValueError(
-                "every process needs an image of every batch, and a batch norm needs two: the last batch has "
-                f"{last}, for {processes} process{'es' if processes > 1 else ''}"
-                + (f" in {self.accumulate} micro-batches" if parts else "")
-                + "; choose another --limit, --pairs or batch, fewer --devices"
-                + (" or a smaller --accumulate" if parts else "")
-            )
+            rule = "every process needs an image of every batch, and a batch norm needs two"
+            got = f"{last}, for {processes} process{'es' if processes > 1 else ''}"
+            hint = "choose another --limit, --pairs or batch, fewer --devices"
+            if self.accumulate > 1:
+                got, hint = f"{got} in {self.accumulate} micro-batches", f"{hint} or a smaller --accumulate"
+            raise ValueError(f"{rule}: the last batch has {got}; {hint}")
         return -(-images // self.batch)
 
     def lr_multiplier(self, progress: float) -> float:
@@ -62,11 +60,6 @@ class Recipe:
         if self.schedule == "logarithmic":  # constant within an epoch
             progress = math.floor(progress * self.epochs + 1e-9) / max(1, self.epochs - 1)
         return _SCHEDULES[self.schedule](progress)
-
-
-def _one_cycle(progress: float) -> float:
-    """Linear warm-up over the first quarter, then linear decay to zero."""
-    return min(progress / 0.25, (1 - progress) / 0.75)
 
 
 def _cosine(progress: float) -> float:
@@ -81,7 +74,8 @@ def _cosine(progress: float) -> float:
 _SCHEDULES: dict[str, Callable[[float], float]] = {
     "steps": lambda progress: 0.1 ** int(3 * progress + 1e-9),
     "drops": lambda progress: 0.2 ** sum(progress + 1e-9 >= drop for drop in (0.3, 0.4, 0.6, 0.8)),
-    "one-cycle": _one_cycle,
+    # Linear warm-up over the first quarter, then linear decay to zero.
+    "one-cycle": lambda progress: min(progress / 0.25, (1 - progress) / 0.75),
     "cosine": _cosine,
     "logarithmic": lambda progress: math.pow(1e-3, progress),
 }

@@ -152,10 +152,8 @@ def agreement(field: Field, scene: LabeledScene, cell: int) -> Agreement:
     predicted, true = field.octaves[known].double(), truth[known].double()
     values = len(set(true.tolist()))
     if values < _MIN_VALUES:
-        raise ValueError(
-            f"scene: {scene.name}: the ground truth has {values} values in cells of {cell} pixels, "
-            f"needs at least {_MIN_VALUES}"
-        )
+        got = f"the ground truth has {values} values in cells of {cell} pixels"
+        raise ValueError(f"scene: {scene.name}: {got}, needs at least {_MIN_VALUES}")
     centered = true - true.mean()
     slope = float((predicted * centered).sum() / centered.square().sum())
     return Agreement(scene.name, scene.kind, spearman(predicted, true), slope, int(known.sum()))

@@ -127,10 +127,8 @@ def find(root: Path) -> Path:
     for folder in (root, root / FOLDER):
         if any((folder / name).exists() for name in _NEEDED):
             return folder
-    raise FileNotFoundError(
-        f"stl10: no {_NEEDED[0]} in {root} or {root / FOLDER}; pass the folder with STL-10's files, "
-        f"or download them: disco data stl10 --download --out {root}"
-    )
+    hint = f"pass the folder with STL-10's files, or download them: disco data stl10 --download --out {root}"
+    raise FileNotFoundError(f"stl10: no {_NEEDED[0]} in {root} or {root / FOLDER}; {hint}")
 
 
 def download(out: Path, progress: Progress | None = None) -> Path:
@@ -264,10 +262,8 @@ def _fetch(archive: Path, progress: Progress | None) -> None:
             if getattr(error, "code", None) == 416:  # range not satisfiable: the partial file is of something else
                 draft.unlink(missing_ok=True)
             failures.append(f"{url} ({reason(getattr(error, 'reason', None) or error)})")
-    raise OSError(
-        f"stl10: no mirror works: {', '.join(failures)}; run the command again to resume, "
-        f"or download the archive another way and put it at {archive}"
-    )
+    hint = f"run the command again to resume, or download the archive another way and put it at {archive}"
+    raise OSError(f"stl10: no mirror works: {', '.join(failures)}; {hint}")
 
 
 def _resume(url: str, draft: Path, progress: Progress | None) -> None:

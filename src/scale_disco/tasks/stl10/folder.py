@@ -104,10 +104,8 @@ def _split(root: Path, test_share: float | None) -> Listing:
     """Split classes by the hash of file names, so that a new image changes the part of hardly any other."""
     classes = _classes(root)
     if test_share is None:
-        raise ValueError(
-            f"folder: expected train/CLASS and test/CLASS in {root}; if it has classes only, "
-            "pass the fraction of their images to test on, such as 0.2"
-        )
+        hint = "if it has classes only, pass the fraction of their images to test on, such as 0.2"
+        raise ValueError(f"folder: expected train/CLASS and test/CLASS in {root}; {hint}")
     if not 0 < test_share < 1:
         raise ValueError(f"folder: the fraction to test on must be between 0 and 1, got {test_share}")
     files: dict[str, list[ImageFile]] = {part: [] for part in PARTS}

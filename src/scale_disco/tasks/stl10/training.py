@@ -77,10 +77,9 @@ def make_evaluation(
         else:
             sets[kind] = ImageDataset(test.take(rows), augment, side=side)
     if list(classes) != metadata["classes"]:
-        raise ValueError(
-            f"{folder}: the network was trained on {len(metadata['classes'])} classes ({metadata['classes'][0]}...), "
-            f"these images have {len(classes)} ({classes[0]}...)"
-        )
+        known = f"{len(metadata['classes'])} classes ({metadata['classes'][0]}...)"
+        got = f"these images have {len(classes)} ({classes[0]}...)"
+        raise ValueError(f"{folder}: the network was trained on {known}, {got}")
     first = list(range(min(_EQUIVARIANCE_IMAGES, len(sets["test"]))))
     gray = sets["test"].transform(sets["test"].read(first, 0), first, 0).mean(1, keepdim=True)
     return Evaluation(

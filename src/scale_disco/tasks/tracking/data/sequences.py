@@ -53,10 +53,9 @@ def find_sequences(root: Path) -> dict[str, tuple[Path, Path]]:
                 raise ValueError(f"otb: two sequences are called {name}: {same}; pass the folder of one of them")
             sequences[name] = folder, truth
     if not sequences:
-        raise ValueError(
-            f"otb: no sequences in {root}; expected NAME/img/0001.jpg ... with NAME/groundtruth_rect.txt (OTB), "
-            "or NAME/00000001.jpg ... with NAME/groundtruth.txt (GOT-10k)"
-        )
+        layouts = "NAME/img/0001.jpg ... with NAME/groundtruth_rect.txt (OTB), "
+        layouts += "or NAME/00000001.jpg ... with NAME/groundtruth.txt (GOT-10k)"
+        raise ValueError(f"otb: no sequences in {root}; expected {layouts}")
     return dict(sorted(sequences.items()))
 
 
