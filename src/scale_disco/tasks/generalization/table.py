@@ -76,7 +76,8 @@ class SizeTable(RunGroup):
                 rows.append([network.name, network.error_cell(), *["-"] * (len(header) - 2)])
             for kind, curve in self._by_scales(network).items():
                 accuracy = {point.low: 100 - 100 * point.error for point in curve}
-                means = self._means(network, kind)
+                errors = ([each.error for each in outcome.bins if each.kind == kind] for outcome in network.outcomes)
+                means = [100 - 100 * statistics.mean(of_run) for of_run in errors if of_run]
                 std = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
                 entry = PAPER[network.outcomes[0].options.model]
                 published = entry.accuracy.get(self.scenario) if self.data_set == "stir-mnist" else None
@@ -109,12 +110,6 @@ class SizeTable(RunGroup):
             kind: [Range(kind, size, size, *self.merge(bins)) for size, bins in sorted(sizes.items())]
             for kind, sizes in by_kind.items()
         }
-
-    @staticmethod
-    def _means(network: TableRow, kind: str) -> list[float]:
-        """Return the mean accuracy over sizes of every run, in percent."""
-        errors = ([each.error for each in outcome.bins if each.kind == kind] for outcome in network.outcomes)
-        return [100 - 100 * statistics.mean(of_run) for of_run in errors if of_run]
 
     def gaps(self) -> str:
         return ""  # the table has the means over sizes, with every set of scales

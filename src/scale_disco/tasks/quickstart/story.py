@@ -27,10 +27,12 @@ def summaries(results: Mapping[str, Any]) -> dict[str, str]:
         time = f"{basis['milliseconds']:.0f} ms"
         sentences["basis"] = f"The stencils of 3x3 kernels at scales 1, sqrt 2 and 2 are solved in {time}."
     if equivariance := results.get("equivariance"):
-        best, other = _two_best(equivariance["errors"], "photographs")
+        errors = {name: row["photographs"] for name, row in equivariance["errors"].items()}
+        best, *others = sorted(errors, key=lambda name: errors[name])
+        other = next(name for name in others if name.split(",")[0] != best.split(",")[0])  # of another family
         sentences["equivariance"] = (
-            f"On photos, {best[0]} has an equivariance error of {best[1]:.2g}; the next best basis, {other[0]}, "
-            f"has {other[1]:.2g}, {other[1] / best[1]:.0f} times as much."
+            f"On photos, {best} has an equivariance error of {errors[best]:.2g}; the next best basis, {other}, "
+            f"has {errors[other]:.2g}, {errors[other] / errors[best]:.0f} times as much."
         )
     if speed := results.get("speed"):
         ratios = sorted(row["dense / ours"] for row in speed["layers"])
@@ -195,13 +197,6 @@ def _lowest(rows: Sequence[Sequence[float]]) -> frozenset[tuple[int, int]]:
     """Return row and column of the lowest value per column, in a table with names in its first column."""
     lows = [min(column) for column in zip(*rows, strict=True)]
     return frozenset((n, k + 1) for n, row in enumerate(rows) for k, low in enumerate(lows) if row[k] == low)
-
-
-def _two_best(errors: Mapping[str, Mapping[str, float]], source: str) -> list[tuple[str, float]]:
-    """Return the basis of the lowest error, and the next one of another family."""
-    ranked = sorted(((name, row[source]) for name, row in errors.items()), key=lambda pair: pair[1])
-    family = ranked[0][0].split(",")[0]
-    return [ranked[0], next(pair for pair in ranked if pair[0].split(",")[0] != family)]
 
 
 def _mean_and_std(values: Sequence[float]) -> str:

@@ -92,14 +92,15 @@ class Tables2And3(RunGroup):
     def table(self) -> str:
         theirs = "paper, STL-10" if self.other_data() else "paper"
         header = ["model", "error, %", theirs, "s / epoch", "over WRN", "paper", "Eq. 14", "parameters"]
-        rows = []
+        wrn, rows = _seconds_by_machine(self._row(Variant(_WRN))), []
         for variant in self._variants():
             row, paper = self._row(variant), PAPER[variant.model]
-            ratio = self._over_wrn(row)
+            # Times of an epoch over those of WRN on the same machine.
+            ratios = [value / wrn[machine] for machine, value in _seconds_by_machine(row).items() if wrn.get(machine)]
             of_paper = variant == Variant(variant.model)
             cells = [row.name, row.error_cell(), f"{paper.error:.2f}" if of_paper else "-"]
             cells += [f"{row.seconds:.{0 if row.seconds >= 10 else 1}f}" if row.measured else "-"]
-            cells += ["-" if ratio is None else f"{ratio:.1f}"]
+            cells += [f"{statistics.median(ratios):.1f}" if ratios else "-"]
             cells += [f"{paper.seconds / PAPER[_WRN].seconds:g}" if of_paper else "-"]
             rows.append([*cells, row.equivariance_cell(), row.parameters_cell()])
         return table(header, rows, markdown=True)
@@ -145,12 +146,6 @@ class Tables2And3(RunGroup):
             suffix = variant.name.removeprefix(PAPER[_DISCO].name)
             rows.append(TableRow(f"{name}{suffix}", self._row(variant).outcomes))
         return rows
-
-    def _over_wrn(self, row: TableRow) -> float | None:
-        """Return the time of an epoch over that of WRN on the same machine."""
-        wrn = _seconds_by_machine(self._row(Variant(_WRN)))
-        ratios = [seconds / wrn[machine] for machine, seconds in _seconds_by_machine(row).items() if wrn.get(machine)]
-        return statistics.median(ratios) if ratios else None
 
 
 def _variant(outcome: Outcome) -> Variant:
