@@ -1,7 +1,7 @@
 """Pooling and upsampling of feature maps, scale by scale."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 import torch
@@ -32,12 +32,7 @@ class _ScalePool(SpatialDims, nn.Module):
     """Pooling with windows of one size at all scales, or (`scales`) windows enlarged with the kernels."""
 
     def __init__(
-        self,
-        kernel_size: int,
-        stride: int | None = None,
-        padding: int = 0,
-        *,
-        scales: Scales | Sequence[float] | None = None,
+        self, kernel_size: int, stride: int | None = None, padding: int = 0, *, scales: Iterable[float] | None = None
     ) -> None:
         super().__init__()
         who = type(self).__name__
@@ -125,7 +120,7 @@ class _ScaleAvgPool(_ScalePool, _EnlargedWindow):
 
 
 class _ScaleBlurPool(SpatialDims, _EnlargedWindow):
-    def __init__(self, scales: Scales | Sequence[float], stride: int = 2) -> None:
+    def __init__(self, scales: Iterable[float], stride: int = 2) -> None:
         super().__init__()
         self.stride = check_count(type(self).__name__, "stride", stride, 1)
         self.set_scales(as_scales(scales))

@@ -1,14 +1,14 @@
 """From all scales to one image, or to one decision."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checks import check_choice, check_positive
-from ..scales import Scales, as_scales
+from ..scales import as_scales
 
 
 class ScaleProject(nn.Module):
@@ -87,7 +87,7 @@ class ScaleDecision(nn.Module):
         chosen = F.log_softmax(logits, 1).gather(1, decided[:, :, None].expand(-1, -1, *logits.shape[2:]))
         return chosen[:, 0].softmax(1)
 
-    def apparent_scale(self, logits: Tensor, scales: Scales | Sequence[float]) -> Tensor:
+    def apparent_scale(self, logits: Tensor, scales: Iterable[float]) -> Tensor:
         """Return the apparent scale of the decided class, [B, K, S] -> [B].
 
         It is the geometric mean of the scales, weighted by `posterior`: the size of the object relative to the size at

@@ -76,11 +76,9 @@ class LayerSetting:
 
     def __str__(self) -> str:
         factors = ", ".join(f"{factor:.4g}" for factor in self.scales)
-        return (
-            f"B{self.batch} {self.in_channels}->{self.out_channels}, {self.side}x{self.side}, "
-            f"{self.kernel_size}x{self.kernel_size}, {{{factors}}}"
-            + (f", T = {self.scale_extent}" if self.scale_extent > 1 else "")
-        )
+        images = f"B{self.batch} {self.in_channels}->{self.out_channels}, {self.side}x{self.side}"
+        extent = f", T = {self.scale_extent}" if self.scale_extent > 1 else ""
+        return f"{images}, {self.kernel_size}x{self.kernel_size}, {{{factors}}}{extent}"
 
 
 _CUBE_ROOT, _ROOT = 2 ** (1 / 3), 2**0.5
@@ -154,11 +152,7 @@ def network(scales: Scales | None) -> nn.Module:
 
 
 def measure(
-    steps: Mapping[Name, Step],
-    *,
-    repeats: int,
-    device: torch.device | None = None,
-    progress: Callable[[], None] | None = None,
+    steps: Mapping[Name, Step], *, repeats: int, device: torch.device | None = None, progress: Step | None = None
 ) -> dict[Name, Cost]:
     """Measure the cost of every contender, in turns and rotating order, after untimed runs for memory and FLOPs.
 

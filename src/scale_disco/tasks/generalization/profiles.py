@@ -51,10 +51,7 @@ class PretrainedStages(nn.Module):
 
 @torch.inference_mode()
 def scale_profiles(
-    network: nn.Module,
-    images: Sequence[Tensor],
-    scales: Scales | Sequence[float],
-    progress: Progress | None = None,
+    network: nn.Module, images: Sequence[Tensor], scales: Scales | Sequence[float], progress: Progress | None = None
 ) -> Tensor:
     """Return the spatial means of the features of every image at every scale, [N, C, S].
 
