@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from ..resampling import resample
 from ..scales import Scales
@@ -73,9 +74,7 @@ def descend(
         covered = max(sum(stencil.reach) for stencil in stencils())
         side = _PIXELS[dims] + covered + math.ceil(8 * scales.ratio(len(scales) - 1))
         optimizer = torch.optim.Adam(list(free.values()), lr=_PEAK_LR)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: _FINAL_LR_FRACTION ** max(0.0, 2 * step / steps - 1)
-        )
+        schedule = LambdaLR(optimizer, lambda step: _FINAL_LR_FRACTION ** max(0.0, 2 * step / steps - 1))
         for step in range(steps):
             images = conditions.prior.sample(_BATCH, side, dims, generator)
             optimizer.zero_grad()

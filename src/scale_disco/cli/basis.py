@@ -47,11 +47,9 @@ def run(options: BasisOptions) -> None:
     )
     if measured is not None:
         summary += f"\nmeasured equivariance error {measured:.4g} (Eq. 14 on the bundled photos)"
-    terminal.show(
-        options,
-        {"spec": basis.spec, "scales": rows, "taps": basis.taps, "error": total, "measured error": measured},
-        f"{table(header, cells)}\n{basis.num_functions} functions, {basis.taps} taps in total, {summary}",
-    )
+    document = {"spec": basis.spec, "scales": rows, "taps": basis.taps, "error": total, "measured error": measured}
+    size = f"{basis.num_functions} functions, {basis.taps} taps in total"
+    terminal.show(options, document, f"{table(header, cells)}\n{size}, {summary}")
     if options.out:
         basis.save(options.out)
         terminal.say(f"saved {options.out}")

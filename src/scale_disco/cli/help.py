@@ -20,12 +20,10 @@ class AlignedFormatter(PlainFormatter):
             return
         column = max(len(name) for name, _ in rows) + 2 * len(_INDENT)
         lines = ["", f"{panel.title}:"]
+        wrapper = textwrap.TextWrapper(console.width, subsequent_indent=" " * column, break_on_hyphens=False)
         for name, text in rows:
-            first = f"{_INDENT}{name}".ljust(column)
-            wrapped = textwrap.wrap(
-                text, console.width, initial_indent=first, subsequent_indent=" " * column, break_on_hyphens=False
-            )
-            lines += wrapped or [first.rstrip()]
+            wrapper.initial_indent = f"{_INDENT}{name}".ljust(column)
+            lines += wrapper.wrap(text) or [wrapper.initial_indent.rstrip()]
         console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
     def render_description(self, console: Console, options: Any, description: Any) -> None:

@@ -116,9 +116,8 @@ class ScaleConvolution(SpatialDims, FixedTensors):
             spec, fingerprint = note["spec"], [float(number) for number in note["fingerprint"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{who}: the basis metadata in the checkpoint is corrupted ({error})") from error
-        if len(own) != len(fingerprint) or not all(
-            math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(own, fingerprint, strict=True)
-        ):
+        near = [math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(own, fingerprint, strict=False)]
+        if len(own) != len(fingerprint) or not all(near):
             theirs, ours = (json.dumps(text, sort_keys=True) for text in (spec, self.basis.spec))
             raise ValueError(f"{who}: the checkpoint was made with another basis: {theirs}; this layer has {ours}")
 

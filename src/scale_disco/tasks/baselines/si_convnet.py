@@ -45,9 +45,8 @@ class RescalingConv2d(nn.Conv2d):
     def _response(self, x: Tensor, scale: float) -> Tensor:
         if scale == 1:
             return super().forward(x)
-        (rows, rows_back), (cols, cols_back) = (
-            [matrix.to(x) for matrix in _rescalings(side, scale, *self._window)] for side in x.shape[-2:]
-        )
+        axes = [[matrix.to(x) for matrix in _rescalings(side, scale, *self._window)] for side in x.shape[-2:]]
+        (rows, rows_back), (cols, cols_back) = axes
         y = F.conv2d(rows @ (x @ cols.T), self.weight, self.bias, self.stride)
         return rows_back @ (y @ cols_back.T)
 

@@ -58,9 +58,8 @@ class SteerableBasis(Basis):
         for size, scale in zip(sizes, scales, strict=True):
             angle = -frequency[:, None, None, None] * math.log(scale)
             # Factors of the real and of the imaginary weights.
-            functions = torch.stack(
-                [angle.cos() * real - angle.sin() * imaginary, -angle.sin() * real - angle.cos() * imaginary]
-            ).flatten(0, 2)
+            cos, sin = angle.cos(), angle.sin()
+            functions = torch.stack([cos * real - sin * imaginary, -sin * real - cos * imaginary]).flatten(0, 2)
             inner = slice((side - size) // 2, (side + size) // 2)
             stencils.append(Stencil(functions[:, inner, inner].contiguous()))
         spec = {"kind": self.kind, "reference": reference, "orders": list(orders)}

@@ -72,10 +72,9 @@ def _load(path: Path, scales: Scales, setting: str) -> Basis:
     basis = _dense_file(path, scales) if path.suffix == ".npz" else Basis.load(path)
     if basis.spatial_dims != 2:
         raise ValueError(f"{path}: setting {setting} is 2-D, this basis {basis.spatial_dims}-D")
-    if len(basis.scales) != len(scales) or any(
-        abs(basis.scales.ratio(k) / scales.ratio(k) - 1) > _SAME_SCALE for k in range(len(scales))
-    ):
-        raise ValueError(f"{path}: setting {setting} has {scales}, this basis {basis.scales}")
+    own = basis.scales
+    if len(own) != len(scales) or any(abs(own.ratio(k) / scales.ratio(k) - 1) > _SAME_SCALE for k in range(len(own))):
+        raise ValueError(f"{path}: setting {setting} has {scales}, this basis {own}")
     mixing, count = hermite_mixing_preset(setting), basis.num_functions
     if not torch.equal(basis.stencils[0].functions.flatten(1), torch.eye(count, dtype=torch.float64)):
         return basis

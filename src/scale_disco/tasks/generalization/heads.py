@@ -143,6 +143,7 @@ def heads(reference: int, octave: int) -> dict[str, list[Head]]:
     reach = round(_OCTAVES * octave)
     ridges = {"ridge": (0.01, 0.1, 1.0)}
     extents = {"extent": (octave + 1, 2 * octave + 1)}
+    slid = {**extents, **ridges, "augment": (reach // 2, reach)}
     plain = RidgeHead(reference)
     augmented = replace(plain, augment=reach)
     near = {"extent": (2 * octave + 1, 6 * octave + 1), "shifts": (reach, 2 * reach)}
@@ -157,9 +158,7 @@ def heads(reference: int, octave: int) -> dict[str, list[Head]]:
         "pyramid": _decisions(replace(plain, shifts=reach), ridges),
         "decisions at every scale + augmentation": _decisions(replace(augmented, shifts=reach), ridges),
         "window slid along the scales": _decisions(replace(plain, shifts=2 * reach), {**extents, **ridges}),
-        "window slid along the scales + augmentation": _decisions(
-            replace(augmented, shifts=reach), {**extents, **ridges, "augment": (reach // 2, reach)}
-        ),
+        "window slid along the scales + augmentation": _decisions(replace(augmented, shifts=reach), slid),
         "1-nearest neighbor": [NeighborHead(reference)],
         "1-nearest neighbor over shifts": _grid(NeighborHead(reference, least=octave // 2 + 1), near),
         "kernel ridge": _grid(KernelHead(reference), kernel),

@@ -216,12 +216,11 @@ def _rgb(image: Image) -> Image:
 def _eight_bits(values: np.ndarray) -> np.ndarray:
     """Convert gray values to uint8: 16 bits by their whole range, others from minimum to maximum."""
     bands = [values[start : start + _BAND] for start in range(0, len(values), _BAND)]
-    extremes = [
-        (float(finite.min()), float(finite.max())) for band in bands if (finite := band[np.isfinite(band)]).size
-    ]
+    known = (band[np.isfinite(band)] for band in bands)
+    extremes = [float(value) for finite in known if finite.size for value in (finite.min(), finite.max())]
     if not extremes:
         raise ValueError("it has no finite values")
-    low, high = min(low for low, _ in extremes), max(high for _, high in extremes)
+    low, high = min(extremes), max(extremes)
     if values.dtype.kind in "iu" and low >= 0 and high <= 0xFFFF:
         low, high = 0.0, float(0xFFFF)
     eight = np.empty(values.shape, np.uint8)

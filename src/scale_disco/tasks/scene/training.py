@@ -82,9 +82,8 @@ class ProfilePairDataset(Dataset):
     def read(self, rows: Sequence[int], epoch: int) -> Tensor:
         """Return the scale profiles of both copies, [B, 2, C, S]."""
         pairs = self.pairs(epoch)
-        return torch.stack(
-            [self.copies[pairs.images[row]].profiles[pairs.copies[row], pairs.windows[row]] for row in rows]
-        ).float()
+        picked = ((self.copies[pairs.images[row]], pairs.copies[row], pairs.windows[row]) for row in rows)
+        return torch.stack([image.profiles[both, window] for image, both, window in picked]).float()
 
     def targets(self, rows: Sequence[int], epoch: int) -> Tensor:
         """Return by how many octaves the first copy is larger, [B]."""

@@ -122,12 +122,11 @@ class WideResNet(nn.Module):
 
         def group(index: int) -> nn.Sequential:
             before, after = channels[index - 1 : index + 1]
-            return nn.Sequential(
-                *(
-                    PreActBlock(layers, after if number else before, after, BlockPosition(index, not number), dropout)
-                    for number in range(depth // 6)
-                )
+            blocks = (
+                PreActBlock(layers, after if number else before, after, BlockPosition(index, not number), dropout)
+                for number in range(depth // 6)
             )
+            return nn.Sequential(*blocks)
 
         self.stem = layers.stem(channels[0])
         self.group1, self.group2, self.group3 = map(group, (1, 2, 3))

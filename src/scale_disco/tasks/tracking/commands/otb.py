@@ -26,10 +26,9 @@ def run(options: OtbOptions) -> None:
     name, count = tracker_name(options), counted(len(sequences), "sequence")
     others = {label: read_results(folder, sequences) for label, folder in _labels(options.compare, name).items()}
     tracker = open_tracker(options)
+    fingerprint, folder = tracker_fingerprint(options), options.results / name
     with Progress(f"{name} on {count}") as progress:
-        results = track_all(
-            tracker, sequences, options.results / name, fingerprint=tracker_fingerprint(options), progress=progress
-        )
+        results = track_all(tracker, sequences, folder, fingerprint=fingerprint, progress=progress)
     metrics = {label: _Metrics.of(each, sequences) for label, each in {name: results, **others}.items()}
     document = {
         "tracker": name,

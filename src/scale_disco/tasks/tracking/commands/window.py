@@ -25,9 +25,8 @@ class Window(AbstractContextManager["Window"]):
         _, height, width = image.shape
         screen = 0.9 * self.root.winfo_screenwidth() / width, 0.85 * self.root.winfo_screenheight() / height
         self.zoom, self.title = min(1.0, *screen), title
-        self.canvas = tkinter.Canvas(
-            self.root, width=round(width * self.zoom), height=round(height * self.zoom), highlightthickness=0
-        )
+        width, height = round(width * self.zoom), round(height * self.zoom)
+        self.canvas = tkinter.Canvas(self.root, width=width, height=height, highlightthickness=0)
         self.canvas.pack()
         self.photo = tkinter.PhotoImage(master=self.root)
         self.canvas.create_image(0, 0, anchor="nw", image=self.photo)

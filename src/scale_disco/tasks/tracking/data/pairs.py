@@ -53,10 +53,9 @@ def cut_pair(sequence: Sequence, pair: CropPair) -> Tensor:
     right = -pair.shift[0] if pair.mirrored else pair.shift[0]
     template = _crop(sequence, pair.template, (0.0, 0.0), 0.0)
     search = _crop(sequence, pair.search, (right, pair.shift[1]), pair.octaves)
-    both = [
-        _jitter(crop, *factors, gray=pair.gray) for crop, factors in zip((template, search), pair.colors, strict=True)
-    ]
-    return torch.cat(both).flip(-1) if pair.mirrored else torch.cat(both)
+    jittered = zip((template, search), pair.colors, strict=True)
+    both = torch.cat([_jitter(crop, *factors, gray=pair.gray) for crop, factors in jittered])
+    return both.flip(-1) if pair.mirrored else both
 
 
 def _crop(sequence: Sequence, number: int, shift: tuple[float, float], octaves: float) -> Tensor:
