@@ -7,7 +7,6 @@ another number of images are read as well, but not called STL-10.
 import hashlib
 import http.client
 import json
-import os
 import re
 import tarfile
 import urllib.request
@@ -314,12 +313,7 @@ def _unpack(archive: Path, folder: Path, missing: list[str], progress: Progress 
 
 def _write_member(content: IO[bytes], path: Path) -> None:
     with written_atomically(path) as draft:
-        try:
-            with draft.open("wb") as file:
-                checksum = _copy_md5(content, file.write)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise OSError(f"cannot write {path}: {error.strerror or reason(error)}") from error
+        with draft.open("wb") as file:
+            checksum = _copy_md5(content, file.write)
         if path.name in _FILES and checksum != _FILES[path.name][1]:
             raise ValueError(f"the checksum of {path.name} differs")
