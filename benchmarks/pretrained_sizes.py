@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from scale_disco import Scales, bake, to_scale_equivariant
 from scale_disco.files import check_writable, written_atomically
-from scale_disco.models.resnet import cnn, is_stride_first
+from scale_disco.models.resnet import CAFFE, cnn, is_stride_first
 from scale_disco.nn import ScaleDecision
 from scale_disco.resampling import pyramid, resample
 from scale_disco.tasks.generalization.materials import read_kth_tips
@@ -34,7 +34,7 @@ from scale_disco.tasks.io.arrays import cached_tensors
 from scale_disco.tasks.io.figures import check_figure, finish, new_figure, save_figure
 from scale_disco.tasks.io.images import find_images, read_image
 from scale_disco.tasks.io.report import binomial_std, provenance, table
-from scale_disco.tasks.io.weights import CAFFE, PIXELS, file_sha256
+from scale_disco.tasks.io.weights import PIXELS, file_sha256
 
 # Scales are named by their exponents: scale sqrt(2)^k.
 STEP = 2**0.5

@@ -18,11 +18,8 @@ from torch import Tensor
 
 from scale_disco import Scales, resample, to_scale_equivariant
 from scale_disco.files import written_atomically
-from scale_disco.models.checkpoints import read_checkpoint
-from scale_disco.models.resnet import cnn, is_stride_first
 from scale_disco.tasks.io.images import find_images, read_image
 from scale_disco.tasks.io.report import provenance, table
-from scale_disco.tasks.io.weights import CAFFE
 from scale_disco.tasks.scene.field import scale_field
 from scale_disco.tasks.scene.networks import SCALES, Backbone, Stages, create
 
@@ -52,8 +49,7 @@ class Taps(torch.nn.Module):
 
 def taps(pretrained: str, **options: Any) -> torch.nn.Module:
     """The stages of the backbone before its conversion, converted with these options."""
-    first = is_stride_first(read_checkpoint(pretrained).sha256)
-    plain = Taps(Stages(cnn("resnet50", pretrained=pretrained, stride_first=first))).eval().requires_grad_(False)
+    plain = Taps(Stages.load(pretrained)[0]).eval().requires_grad_(False)
     for part in plain.modules():
         if isinstance(part, torch.nn.Conv2d):
             part.padding_mode = "reflect" if part.kernel_size[0] > 1 else "zeros"
@@ -63,8 +59,6 @@ def taps(pretrained: str, **options: Any) -> torch.nn.Module:
 def windows(net: torch.nn.Module, normal: Backbone, image: Tensor) -> list[Tensor]:
     """Means of maps over windows of an image, [N, C, S] for every tap."""
     x = (image - normal.mean) / normal.deviation
-    if normal.sha256 in CAFFE:
-        x = x.flip(1)  # its weights, as they are in the file, see BGR
     with torch.inference_mode():
         maps = net(x)
     count = len(SCALES)

@@ -162,7 +162,7 @@ class ScaleModel(nn.Module, ScaleHubMixin):
         for option, value in default_options(name).items():  # independent of later defaults
             if option not in self.unsaved:
                 self._hub_made_with[0].setdefault(option, value)
-        if options.get("pretrained") is not None:  # set by the file
+        if options.get("pretrained") is not None and "classes" in default_options(name):  # set by the file
             self._hub_made_with[0]["classes"] = len(self.network.state_dict()["fc.bias"])
 
     @classmethod

@@ -43,6 +43,7 @@ CALLS = {
     "otb": "otb {sequence} --results {new}",
     "scene": "scene {image} --no-figure --out {new}",
     "completion": "completion bash",
+    "models": "models mnist/disco",
 }
 
 

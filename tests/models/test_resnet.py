@@ -332,7 +332,12 @@ CNN_OPTIONS = "pretrained, sha256, classes, stride_first"
             TypeError,
             f"{CNN_OPTIONS}, scales, grid, project, .*, got 'augmented'",
         ),
-        ("mnist/cnn", {"classes": 3}, TypeError, "options of mnist/cnn among augmented, got 'classes'"),
+        (
+            "mnist/cnn",
+            {"classes": 3},
+            TypeError,
+            "options of mnist/cnn among augmented, pretrained, sha256, got 'classes'",
+        ),
         ("mnist/sesn-hermite", {"preset": 3}, TypeError, "mnist/sesn-hermite among augmented, got 'preset'"),
         ("resnet18", {}, ValueError, "expected one of mnist/cnn, .*resnet50/disco, .*got 'resnet18'"),
         ("resnet18/cnn", {"classes": 0}, ValueError, "ResNet: classes must be an integer >= 1, got 0"),
@@ -342,7 +347,7 @@ CNN_OPTIONS = "pretrained, sha256, classes, stride_first"
             ValueError,
             "resnet18: sha256 requires pretrained",
         ),
-        ("resnet18/cnn", {"pretrained": True}, TypeError, "must be a file, torchvision or timm, got True"),
+        ("resnet18/cnn", {"pretrained": True}, ValueError, "resnet18/cnn: no weights come with the package, only"),
         ("resnet18/cnn", {"pretrained": "torchvison"}, FileNotFoundError, "or timm; no such file: torchvison"),
     ],
 )

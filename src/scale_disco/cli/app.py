@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from ..tasks.scene.options import SceneOptions, SceneTestOptions, SceneTrainOpti
 from ..tasks.stl10.options import Stl10DataOptions, Stl10Options
 from ..tasks.tracking.options import OtbOptions, TrackerOptions, TrackOptions, ZoomOptions
 from .help import HIDDEN, AlignedFormatter
-from .options import BasisOptions, CompletionOptions, TableOptions, TestOptions, TrainOptions
+from .options import BasisOptions, CompletionOptions, ModelsOptions, TableOptions, TestOptions, TrainOptions
 
 _EVERY = "Options of every command: --json, --quiet, --threads N, --debug (see disco --help)"
 
@@ -66,9 +67,16 @@ class Command:
         return not each.metadata["positional"], name in COMMON, name not in vars(self.options)["__annotations__"]
 
     def current(self, words: list[str]) -> tuple[list[str], list[str]]:
-        """Return the command line with present spellings instead of former ones, and notes about them."""
+        """Return the command line with present spellings instead of former ones, and notes about them.
+
+        Numbers after an option of several, such as --box 1 2 3 4, become one word, 1,2,3,4.
+        """
         notes = []
         for index, word in enumerate(words):
+            count = str(self.types.get(word.removeprefix("--"), "")).count("float")
+            numbers = list(takewhile(_NUMBER.fullmatch, words[index + 1 : index + 1 + count]))
+            if word.startswith("--") and len(numbers) > 1:
+                words[index + 1 : index + 1 + len(numbers)] = [",".join(numbers)]
             name, equals, value = word.partition("=")
             if name in self.options.former and name not in map(flag, self.fields):
                 words[index] = f"{self.options.former[name]}{equals}{value}"
@@ -146,6 +154,7 @@ def _integers(kind: Any, tokens: Any) -> Any:
     return convert(kind, tokens)
 
 
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 _OPTIONS, _RUN = Group("Options", sort_key=1), Group("Options of the run", sort_key=2)
 _COMMON = Group(HIDDEN, sort_key=3)
 _METAVARS: dict[Any, str] = {
@@ -164,7 +173,7 @@ _TABLES = {
 
 # By group; a new command joins here.
 COMMANDS: dict[str, list[Command]] = {
-    "Start": [Command("quickstart", QuickstartOptions)],
+    "Start": [Command("quickstart", QuickstartOptions), Command("models", ModelsOptions)],
     "Kernels": [
         Command("basis", BasisOptions),
         Command("equivariance", EquivarianceOptions),

@@ -140,6 +140,23 @@ class TableOptions(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelsOptions(CommandOptions):
+    """List the networks, and the weights that come with the package."""
+
+    entry = "cli.models:run"
+    examples = """\
+  disco models
+  disco models track/disco
+  disco models mnist scene --json
+
+Networks with weights have a score, the size of their file and its license. Named networks are shown with the card of
+their weights: what they are, where they are from, and how they were made.
+"""
+
+    names: tuple[str, ...] = option((), "networks, or their families such as mnist (default: all)", positional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompletionOptions(CommandOptions):
     """Print a shell completion script."""
 

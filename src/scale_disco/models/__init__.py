@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from .packaged import cards, packaged_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,16 +46,18 @@ def create_model(name: str, **options: Any) -> nn.Module:
 
     Args:
         name: One of `list_models()`.
-        options: Options of the network; others raise an error. For digits `augmented`: whether it will be trained with
-            scale augmentation, for which the authors tuned some bases. For digits of unseen sizes `scales` and `head`.
-            For STL-10 `depth`, `width`, `classes`, `dropout`, and those of `tasks.stl10.networks.sesn` and `disco`. For
-            residual networks those of `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and
-            `models.resnet.disco`. For trackers `pretrained`, `sha256`, `pixels`, and those of
-            `tasks.tracking.networks.disco`. For scene geometry `backbone`, `pretrained` and `sha256`.
+        options: Options of the network; others raise an error. `pretrained=True` takes the weights that come with the
+            package, for the networks of `list_models(pretrained=True)`. For digits `augmented`: whether it will be
+            trained with scale augmentation, for which the authors tuned some bases; for `mnist/cnn` and `mnist/disco`
+            also `pretrained` and `sha256`. For digits of unseen sizes `scales` and `head`. For STL-10 `depth`, `width`,
+            `classes`, `dropout`, and those of `tasks.stl10.networks.sesn` and `disco`. For residual networks those of
+            `models.resnet.cnn` (`pretrained`, `sha256`, `classes`, `stride_first`) and `models.resnet.disco`. For
+            trackers `pretrained`, `sha256`, `pixels`, and those of `tasks.tracking.networks.disco`. For scene geometry
+            `backbone`, `pretrained` and `sha256`.
 
     Example:
         >>> import torch
-        >>> create_model("mnist/disco")(torch.randn(2, 1, 28, 28)).shape
+        >>> create_model("mnist/disco", pretrained=True).eval()(torch.randn(2, 1, 28, 28)).shape
         torch.Size([2, 10])
         >>> create_model("stl10/disco", depth=10, width=1)(torch.randn(2, 3, 32, 32)).shape
         torch.Size([2, 10])
@@ -60,7 +65,12 @@ def create_model(name: str, **options: Any) -> nn.Module:
         torch.Size([2, 10])
     """
     if name not in _MODULES:
-        raise ValueError(f"create_model: expected one of {', '.join(list_models())}, got {name!r}")
+        near = "".join(f"; did you mean {other}?" for other in get_close_matches(name, _MODULES, 1))
+        raise ValueError(f"create_model: expected one of {', '.join(list_models())}, got {name!r}{near}")
+    if options.get("pretrained") is True:
+        options["pretrained"] = packaged_weights(name)
+    elif options.get("pretrained") is False:
+        del options["pretrained"]
     valid = default_options(name)
     for option in options:
         if option not in valid:
@@ -73,16 +83,21 @@ def default_options(name: str) -> dict[str, Any]:
     return {option: parameter.default for option, parameter in inspect.signature(_builder(name)).parameters.items()}
 
 
-def list_models(family: str = "") -> list[str]:
+def list_models(family: str = "", *, pretrained: bool = False) -> list[str]:
     """List the names that `create_model` knows, of all families or of one, such as "mnist", "stl10" or "resnet50".
+
+    With `pretrained` those whose weights come with the package; `packaged.cards` says what they are.
 
     Example:
         >>> "mnist/disco" in list_models("mnist")
         True
         >>> list_models("resnet50")
         ['resnet50/cnn', 'resnet50/disco']
+        >>> list_models(pretrained=True)
+        ['mnist/cnn', 'mnist/disco', 'track/siamfc+', 'track/disco', 'scene/shift']
     """
-    return [name for name in _MODULES if name.startswith(f"{family}/" if family else "")]
+    names = [name for name in _MODULES if name.startswith(f"{family}/" if family else "")]
+    return [name for name in names if name in cards()] if pretrained else names
 
 
 def _builder(name: str) -> Callable[..., nn.Module]:

@@ -21,9 +21,15 @@ from .checkpoints import PACKAGES, download_weights, load_weights, read_checkpoi
 _CLASSES = 1000  # of ImageNet
 _EXAMPLE_SIDE = 64  # of the example for conversion: small, yet with more than one pixel before the last pool
 
+LATER_STAGES = ("layer3.", "layer4.", "fc.")  # names of their weights begin with these
+# Caffe's weights, by way of Keras, in float16, by sha256: all of them, and the stages that come with the package.
+CAFFE = (
+    "defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec",
+    "932c7b6db4b7cbafff63f5038bb66a689f765883dafde40679fe1d8a5f301ca0",
+)
 # Whether known weights of bottlenecks have their stride first, by the beginning of their files' sha256.
 _STRIDE_FIRST = {
-    "defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec": True,  # Caffe's, by way of Keras, in float16
+    **dict.fromkeys(CAFFE, True),
     "19c8e357": False,  # torchvision's of 2017
     "0676ba61": False,  # the same, saved again
     "11ad3fa6": False,  # torchvision's second

@@ -38,6 +38,7 @@ NON_NEGATIVE = Rule(lambda value: 0 <= value < inf, "finite and at least 0")
 SEED = between(0, 2**32 - 1, "from 0 to 2^32 - 1")
 FILE, FOLDER, FILE_OR_FOLDER = "file", "folder", "file or folder"  # what an input must be
 WEIGHTS = "file of weights"
+RANDOM = "random"  # as a file of weights: none
 
 
 def option(
@@ -115,10 +116,10 @@ class CheckedOptions:
         return {name: hints[name] for name in cls.fields()}
 
 
-_HINTS = {WEIGHTS: "; torchvision or timm download them"}
+_HINTS = {WEIGHTS: "; torchvision or timm download them, random are none"}
 _EXISTS: dict[str, Callable[[Path], bool]] = {
     **{FILE: Path.is_file, FOLDER: Path.is_dir, FILE_OR_FOLDER: Path.exists},
-    WEIGHTS: lambda path: str(path) in ("torchvision", "timm") or path.is_file(),
+    WEIGHTS: lambda path: str(path) in ("torchvision", "timm", RANDOM) or path.is_file(),
 }
 
 

@@ -7,13 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...models.checkpoints import read_checkpoint, weight_file
-from ...models.resnet import cnn, is_stride_first
 from ...resampling import resample
 from ...scales import Scales, as_scales
 from ..io.arrays import cached_tensors
 from ..io.progress import Progress
-from ..io.weights import CAFFE, PIXELS
+from ..io.weights import PIXELS
 from ..scene.networks import Stages
 
 CHANNELS = 512
@@ -33,14 +31,8 @@ class PretrainedStages(nn.Module):
 
     def __init__(self, pretrained: str | os.PathLike[str], sha256: str | None = None) -> None:
         super().__init__()
-        path = weight_file(pretrained, "resnet50", sha256)
-        self.sha256 = read_checkpoint(path, sha256).sha256
-        net = cnn("resnet50", pretrained=path, sha256=sha256, stride_first=is_stride_first(self.sha256))
-        self.stages = Stages(net)
-        caffe = self.sha256 in CAFFE
-        if caffe:
-            self.stages.conv1.weight.data = self.stages.conv1.weight.data.flip(1)  # BGR
-        for name, values in zip(("mean", "std"), PIXELS["caffe" if caffe else "imagenet"], strict=True):
+        self.stages, self.sha256, pixels = Stages.load(pretrained, sha256)
+        for name, values in zip(("mean", "std"), PIXELS[pixels], strict=True):
             self.register_buffer(name, torch.tensor(values)[:, None, None])
         self.eval().requires_grad_(False)
 

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...basis import Basis
+from ...models.packaged import cards, packaged_weights
+from ..options import RANDOM
 
 # How pixels from 0 to 255 become what a network was trained on: minus the first, over the second.
 PIXELS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
@@ -15,10 +17,18 @@ PIXELS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]]
     "caffe": ((123.68, 116.779, 103.939), (1.0, 1.0, 1.0)),  # in the order BGR
     "raw": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
-# Weights that are known to mean Caffe's pixels, by sha256: Keras's ResNet-50 in half precision, as safetensors.
-CAFFE = ("defd770bd9f35073cfb2dbf8101b9fad51fdbc0d981bb59b4d2d9b74b1e14bec",)
 _FIT = 1e-6  # singular values below so much of the largest are none
 _FILES = (".safetensors", ".ckpt")  # weight files of a run
+
+
+def chosen_weights(given: str | None, model: str) -> str | Path | None:
+    """Return the weights of a model that --pretrained chooses; by default those that come with the package.
+
+    None stands for random weights: `RANDOM`, or if none come with the package.
+    """
+    if given is None:
+        return packaged_weights(model) if model in cards() else None
+    return None if given == RANDOM else given
 
 
 def fingerprint(run: Path | None, weights: Path | None = None) -> list[str]:

@@ -5,6 +5,7 @@ images work in multiples of 28 pixels: the windows of the last pool grow with th
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -17,6 +18,7 @@ from ... import nn as snn
 from ...basis import Basis
 from ...convert import to_scale_equivariant
 from ...fold import fold, unfold
+from ...models.checkpoints import load_weights, read_checkpoint
 from ...nn.conv import ScaleConvolution
 from ...scales import Scales
 from ..baselines.dss import DilatedScaleConv2d, ScaleSpace
@@ -134,22 +136,40 @@ def _classifier(channels: int = 95, bias: bool = False) -> Iterator[nn.Module]:
     yield from (nn.Dropout(0.7), nn.Linear(256, 10))
 
 
-def cnn(*, augmented: bool = False) -> nn.Module:
-    """Ordinary convolutions."""
+File = str | os.PathLike[str]  # of weights
+
+
+def cnn(*, augmented: bool = False, pretrained: File | None = None, sha256: str | None = None) -> nn.Module:
+    """Ordinary convolutions. `pretrained` is a file of weights of this network, `sha256` its checksum."""
     conv = partial(nn.Conv2d, kernel_size=7, padding=3)
-    return _network(*_blocks(conv, conv, nn.MaxPool2d, nn.BatchNorm2d))
+    net = _network(*_blocks(conv, conv, nn.MaxPool2d, nn.BatchNorm2d))
+    return _with_weights(net, "mnist/cnn", pretrained, sha256)
 
 
-def disco(*, augmented: bool = False, decide: bool = False) -> nn.Module:
-    """DISCO: discrete scale convolutions, average pools instead of max pools.
+def disco(*, augmented: bool = False, pretrained: File | None = None, sha256: str | None = None) -> nn.Module:
+    """DISCO: discrete scale convolutions, average pools instead of max pools. `pretrained`, `sha256`: as for `cnn`."""
+    return _with_weights(_disco(augmented), "mnist/disco", pretrained, sha256)
 
-    With `decide` it classifies at every scale and combines the decisions, instead of projecting features.
-    """
+
+def disco_decide(*, augmented: bool = False) -> nn.Module:
+    """DISCO that classifies at every scale and combines the decisions, instead of projecting features."""
+    return _disco(augmented, decide=True)
+
+
+def _disco(augmented: bool, decide: bool = False) -> nn.Module:
     return _scale_equivariant(disco_basis(setting(augmented)), snn.ScaleAvgPool2d, CornerMixedPool, decide)
 
 
+def _with_weights(net: nn.Module, who: str, pretrained: File | None, sha256: str | None) -> nn.Module:
+    if pretrained is not None:
+        load_weights(net, read_checkpoint(pretrained, sha256), who)
+    elif sha256 is not None:
+        raise ValueError(f"{who}: sha256 requires pretrained")
+    return net
+
+
 def decimated(*, augmented: bool = False, decide: bool = False) -> nn.Module:
-    """Ordinary convolutions on the decimated grid, with the pools of DISCO; `decide` is as in `disco`."""
+    """Ordinary convolutions on the decimated grid, with the pools of DISCO; `decide` is as in `disco_decide`."""
     conv = partial(nn.Conv2d, kernel_size=7, padding=3)
     features = nn.Sequential(
         *(conv(1, 32), nn.ReLU(), nn.AvgPool2d(2), nn.BatchNorm2d(32)),
@@ -243,7 +263,7 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "mnist/sesn-fourier": partial(sesn, SAMPLED["Fourier-Bessel"]),
     "mnist/sesn-radial": partial(sesn, SAMPLED["log-radial"]),
     "mnist/disco": disco,
-    "mnist/disco-decide": partial(disco, decide=True),
+    "mnist/disco-decide": disco_decide,
     "mnist/decimated": decimated,
     "mnist/decimated-decide": partial(decimated, decide=True),
 }

@@ -18,12 +18,12 @@ from ...convert import to_scale_equivariant
 from ...convert.layers import FoldedConv, is_spatial
 from ...convert.surgery import replace_modules
 from ...fold import fold, unfold
-from ...models.checkpoints import read_checkpoint, weight_file
-from ...models.resnet import ResNet, cnn, is_stride_first
+from ...models.checkpoints import load_weights, read_checkpoint, weight_file
+from ...models.resnet import CAFFE, LATER_STAGES, ResNet, is_stride_first, resnet50
 from ...nn import ScaleConv2d
 from ...scales import Scales
 from ..io.images import mirrored
-from ..io.weights import CAFFE, PIXELS, fit_kernels
+from ..io.weights import PIXELS, fit_kernels
 from .options import BACKBONES, CELL
 from .readout import READOUTS, Reading, Readout
 
@@ -33,6 +33,7 @@ _RECEPTIVE_FIELD = {"shift": 99, "as-is": 99, "hermite": 135}  # pixels at the f
 _SMALLEST = 64  # side of an image, so that maps are wider than their reflection padding
 _HERMITE_WIDTH = 0.9  # of the functions at the first scale, in pixels, as in SE-SiamFC
 _NETWORK = "resnet50"
+UNTRAINED = "scene/shift"  # the model whose weights come with the package
 
 File = str | os.PathLike[str]
 
@@ -48,6 +49,27 @@ class Stages(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.layer2(self.layer1(self.maxpool(self.relu(self.bn1(self.conv1(x))))))
         return out
+
+    @classmethod
+    def load(cls, pretrained: File | None, sha256: str | None = None) -> tuple["Stages", str | None, str]:
+        """Return the stages for RGB images, the checksum of their weights, and their pixels, a key of `PIXELS`.
+
+        Arguments are as for `Backbone`. Random weights are the same in every call, and have no checksum.
+        """
+        if pretrained is None:
+            if sha256 is not None:
+                raise ValueError("Backbone: sha256 is the checksum of a file of weights: pass pretrained too")
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                return cls(resnet50()), None, "imagenet"
+        checkpoint = read_checkpoint(weight_file(pretrained, _NETWORK, sha256), sha256)
+        stages = cls(resnet50(stride_first=is_stride_first(checkpoint.sha256)))
+        later = [name for name in checkpoint.tensors if name.startswith(LATER_STAGES)]
+        load_weights(stages, checkpoint, _NETWORK, but=later)
+        caffe = checkpoint.sha256 in CAFFE
+        if caffe:
+            stages.conv1.weight.data = stages.conv1.weight.data.flip(1)  # from BGR
+        return stages, checkpoint.sha256, "caffe" if caffe else "imagenet"
 
 
 class Backbone(nn.Module):
@@ -70,11 +92,8 @@ class Backbone(nn.Module):
         super().__init__()
         if kind not in BACKBONES:
             raise ValueError(f"Backbone: kind must be one of {', '.join(BACKBONES)}, got {kind!r}")
-        net, self.sha256 = _resnet(pretrained, sha256)  # None for random weights
-        pixels = "caffe" if self.sha256 in CAFFE else "imagenet"
-        stages = Stages(net).eval()
-        if pixels == "caffe":
-            stages.conv1.weight.data = stages.conv1.weight.data.flip(1)  # BGR
+        stages, self.sha256, pixels = Stages.load(pretrained, sha256)
+        stages.eval()
         spatial: list[Any] = [module for module in stages.modules() if is_spatial(module)]
         for conv in spatial:
             conv.padding_mode = "reflect"
@@ -160,19 +179,6 @@ def create(
     """
     network = Backbone(backbone, pretrained=pretrained, sha256=sha256)
     return ScaleEstimator(network, READOUTS[readout](CHANNELS, SCALES)).eval()
-
-
-def _resnet(pretrained: File | None, sha256: str | None) -> tuple[ResNet, str | None]:
-    """Return a ResNet-50 and the checksum of its weights."""
-    if pretrained is None:
-        if sha256 is not None:
-            raise ValueError("Backbone: sha256 is the checksum of a file of weights: pass pretrained too")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # the same network in every call
-            return cnn(_NETWORK), None
-    path = weight_file(pretrained, _NETWORK, sha256)
-    actual = read_checkpoint(path, sha256).sha256
-    return cnn(_NETWORK, pretrained=path, sha256=sha256, stride_first=is_stride_first(actual)), actual
 
 
 class _HermiteConv(nn.Module):

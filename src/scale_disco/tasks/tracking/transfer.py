@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...models.checkpoints import Checkpoint, load_weights
+from ...models.resnet import CAFFE
 from ...nn.conv import ScaleConvolution
-from ..io.weights import CAFFE, PIXELS, fit_kernels
+from ..io.weights import PIXELS, fit_kernels
 
 _PREFIX = re.compile(r"^((module|network|model|backbone|features)\.)+")  # prefixes of training scripts
 _UNUSED = re.compile(r"^(fc|head|classifier|layer[34])\.|\.basis$|(^|\.)(mean|std|deviation|gain|offset)$")
