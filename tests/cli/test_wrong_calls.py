@@ -130,8 +130,9 @@ CALLS = [
     ("table generalization .", 1, "no training run in it"),
     ("track", 2, "disco track: SOURCE requires a value; see disco track --help"),
     ("track nowhere.mp4", 1, "no file and no folder nowhere.mp4"),
-    ("track {file} --box 1,2,3", 2, "--box: expected four numbers x,y,w,h, got '1,2,3'; see disco track --help"),
+    ("track {file} --box 1,2,3", 2, "--box: expected four numbers X Y W H, got '1,2,3'; see disco track --help"),
     ("track {file} --box 1,2,0,3", 2, "--box: width and height must be positive, got '1,2,0,3'"),
+    ("track {file} --box 1 2 3", 2, "--box: expected four numbers X Y W H, got '1,2,3'"),
     ("track {file} --fps 0", 2, "--fps: expected frames per second from 0.001 to 1000, got '0'"),
     ("track {file} --frames 0", 1, "--frames must be at least 1, got 0"),
     ("track {file} --mode best", 2, 'invalid value "best" for --mode, choose from: "pyramid", "axis", "fixed"'),
@@ -148,6 +149,7 @@ CALLS = [
     ("scene {file} --window 3", 1, "--window must be at least 16, got 3"),
     ("scene {file} --run nowhere", 1, "--run: no folder nowhere"),
     ("scene {file} --dark", 2, "disco scene: unknown option: --dark"),
+    ("models mnist/disko", 1, "disco models: no model or family mnist/disko, did you mean mnist/disco?"),
     ("completion tcsh", 2, 'invalid value "tcsh" for SHELL, choose from: "bash", "fish", "zsh"; see disco completion'),
 ]
 

@@ -12,6 +12,7 @@ from PIL import Image
 pytest.importorskip("lightning", reason="training needs the extra `train`")
 
 from scale_disco.cli import main
+from scale_disco.models.packaged import cards
 from scale_disco.tasks.io.samples import photos
 from scale_disco.tasks.runs.evaluate import evaluate, trained
 from scale_disco.tasks.runs.loop import train
@@ -33,7 +34,6 @@ def data(tmp_path_factory):
 
 
 SMALL = {"copies": 3, "windows": 2, "pairs": 16, "batch": 8, "epochs": 2, "holdout": 0.25}
-pytestmark = pytest.mark.filterwarnings("ignore:scene. the network has random weights:UserWarning")
 
 
 @pytest.mark.parametrize("model", ["scene/argmax", "scene/equivariant", "scene/matched"])
@@ -88,15 +88,20 @@ def test_a_resumed_run_ends_with_the_same_weights(data, tmp_path):
 
 
 def test_the_estimator_needs_the_weights_that_it_was_trained_with(data, tmp_path):
-    settings = SceneTrainOptions(**SMALL)
-    train(settings, data=data, out=tmp_path / "run", cache=data.parent / "profiles", bar=False, say=str)
+    cache = data.parent / "profiles"
+    for name, pretrained in (("run", None), ("random", "random")):
+        settings = SceneTrainOptions(pretrained=pretrained, **SMALL)
+        train(settings, data=data, out=tmp_path / name, cache=cache, bar=False, say=str)
+        sha256 = scene_estimator(tmp_path / name).backbone.sha256
+        assert sha256 == (None if pretrained else cards()["scene/shift"].sha256)
+    assert scene_estimator(tmp_path / "random", "random").backbone.sha256 is None
     with pytest.raises(ValueError, match="the backbone had random weights in training, got --pretrained x"):
-        scene_estimator(tmp_path / "run", "x")
+        scene_estimator(tmp_path / "random", "x")
     path = tmp_path / "run" / "run.json"
     record = json.loads(path.read_text())
     record["facts"]["weights"] = "0" * 64
     path.write_text(json.dumps(record))
-    with pytest.raises(FileNotFoundError, match="pass it as --pretrained"):
+    with pytest.raises(FileNotFoundError, match="pass that as --pretrained"):
         scene_estimator(tmp_path / "run")
 
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 CELL = 8  # stride of the maps, in pixels
 BACKBONES = ("shift", "as-is", "hermite")
-PRETRAINED = "weights of the ResNet-50: a file, or torchvision or timm to download them"
+PRETRAINED = (
+    "weights of the ResNet-50: a file, torchvision or timm to download them, or random (default: ImageNet's, which "
+    "come with the package)"
+)
 SPAN = Rule(lambda octaves: 0 < octaves <= 2, "above 0 octaves and at most 2")
 _MODELS = [name for name in list_models("scene") if name != "scene/shift"]  # which has no parameters
 RECIPES = {"small": Recipe(10, 256, 1e-3, "cosine", weight_decay=1e-5)}
@@ -43,8 +46,8 @@ class SceneTrainOptions(OptimizerOptions):
     named = ("model", "seed")
     summary = "Train a scale estimator on resized copies of images (Sec. 4.4)."
     examples = """\
-  disco train scene --data my/images --pretrained resnet50.safetensors --out runs/scene
-  disco train scene --model scene/matched --data my/images --limit 50 --pretrained torchvision
+  disco train scene --data my/images --out runs/scene
+  disco train scene --model scene/matched --data my/images --limit 50 --pretrained resnet50.safetensors
 """
 
     model: str = option("scene/equivariant", "readout", choices=_MODELS)
@@ -83,17 +86,20 @@ class SceneOptions(CommandOptions):
     examples = """\
   disco scene street.jpg
   disco scene photos --out fields --run runs/scene
-  disco scene photos --pretrained resnet50.safetensors --window 96 --no-figure
+  disco scene photos --window 96 --no-figure
   disco scene drive.mp4 --every 10 --frames 50 --out drive
 
 OUT gets NAME.npy (float32 [H, W]: apparent scale in octaves relative to the median), NAME-confidence.npy (0 to 1),
 NAME.png, NAME-overlay.png and NAME.json for every image; for a video NAME.npy and NAME-confidence.npy ([T, h, w], a
 value per 8 x 8 pixels), NAME.mp4 and NAME.json. The same call resumes after Ctrl-C. Unreadable images in a folder are
-skipped and listed. The apparent scale of an object grows with its size and with its nearness: it is not depth.
+skipped and listed. Nothing needs to be trained or downloaded. A larger value looks larger: the texture is coarser, or
+seen from nearer. It is not depth.
 """
 
     source: Path = argument("image, folder of images, or video", exists=FILE_OR_FOLDER)
-    run: Path | None = option(None, "run of `disco train scene` (default: no training)", exists=FOLDER)
+    run: Path | None = option(
+        None, "run of `disco train scene` (default: compare windows without training)", exists=FOLDER
+    )
     pretrained: str | None = option(None, PRETRAINED, exists=WEIGHTS)
     window: int | None = option(None, "side of a window in pixels (default: as trained, 64)", rule=at_least(2 * CELL))
     step: int | None = option(None, "pixels between windows (default: a quarter of a window)", rule=at_least(1))
@@ -112,7 +118,7 @@ class SceneTestOptions(CommandOptions):
 
     entry = "tasks.scene.commands.test:run"
     examples = """\
-  disco test scene --planes 40 --pretrained resnet50.safetensors
+  disco test scene --planes 40
   disco test scene runs/scene-* --data images --planes 40 --depth depth --cache cache --out scene.md
 
 Each network sees every image once. Its features are stored in --cache, so that the same call resumes after Ctrl-C.

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import random
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from ...models.checkpoints import PACKAGES
+from ..io.weights import chosen_weights, file_sha256
+from ..options import RANDOM
 from ..runs.batches import Dataset, combined_seed
 from ..runs.evaluate import trained
 from ..runs.experiments import Experiment, Progress, TrainingData
 from ..runs.record import METADATA, options_of, read_record
 from .copies import Copies, CopyPairs, draw_pairs, find, read_copies
-from .networks import CHANNELS, SCALES, Backbone, ScaleEstimator
+from .networks import CHANNELS, SCALES, UNTRAINED, Backbone, ScaleEstimator
 from .options import SceneTrainOptions
 from .readout import READOUTS, Readout
 
@@ -33,9 +34,7 @@ def make_data(
     random.Random(0).shuffle(images)
     images = images[: options.limit]
     count = options.holdout_count(len(images), "images")
-    backbone = Backbone(options.backbone, pretrained=options.pretrained)
-    if backbone.sha256 is None:
-        warnings.warn("scene: the network has random weights; --pretrained gives it those of a ResNet-50", stacklevel=2)
+    backbone = Backbone(options.backbone, pretrained=chosen_weights(options.pretrained, UNTRAINED))
     copies = read_copies(backbone, images, options.sizes, cache=cache, progress=progress)
     metadata = {
         "name": folder.resolve().name,
@@ -106,11 +105,14 @@ def scene_estimator(run: Path, pretrained: str | None = None) -> ScaleEstimator:
         raise ValueError(f"{run} is a run of {options.experiment}, not of scene")
     readout = trained(run)
     assert isinstance(readout, Readout)
-    weights = options.pretrained if pretrained is None else pretrained
+    weights = chosen_weights(options.pretrained if pretrained is None else pretrained, UNTRAINED)
     sha256 = record[METADATA]["weights"] or None
-    if sha256 is None and pretrained is not None:
-        raise ValueError(f"scene: the backbone had random weights in training, got --pretrained {pretrained}")
-    if sha256 is not None and weights not in PACKAGES and not Path(str(weights)).is_file():
-        hint = f"pass it as --pretrained (sha256 {sha256})"
-        raise FileNotFoundError(f"scene: no file {weights} of the network's weights; {hint}")
+    if sha256 is None:
+        if pretrained not in (None, RANDOM):
+            raise ValueError(f"scene: the backbone had random weights in training, got --pretrained {pretrained}")
+        weights = None
+    elif weights not in PACKAGES and not ((path := Path(str(weights))).is_file() and file_sha256(path) == sha256):
+        raise FileNotFoundError(
+            f"scene: {weights} is not the file of the network's weights; pass that as --pretrained (sha256 {sha256})"
+        )
     return ScaleEstimator(Backbone(options.backbone, pretrained=weights, sha256=sha256), readout).eval()

@@ -27,6 +27,7 @@ from ..runs.options import NetworkOptions
 from ..runs.recipe import Recipe
 from .data.otb_lists import LISTS
 
+Box = tuple[float, float, float, float]  # x, y, w, h
 MODES = ("pyramid", "axis", "fixed")
 STATIC_BOX = "static-box"
 _MAX_SHIFT = 64  # pixels from the center to the last cell of a score map
@@ -96,14 +97,18 @@ class TrackerOptions(NetworkOptions):
     named = ("model", "recipe", "seed")
     summary = "Train a tracker of Table 4 on videos."
     examples = """\
-  disco train tracker --data my/videos --pretrained resnet50.safetensors --out runs/tracker
+  disco train tracker --data my/videos --out runs/tracker
   disco train tracker --model track/siamfc+ --data data/zoom/train --limit 40 --out runs/siamfc
+  disco train tracker --data my/videos --pretrained resnet50.safetensors --out runs/other
 """
 
     model: str = option("track/disco", "network", choices=_MODELS)
     recipe: str = option("small", "small (6 epochs, last stages) or paper (50, stage after stage)", choices=RECIPES)
     pretrained: str | None = option(
-        None, "weights to start from: a file of a ResNet-50 or of a tracker, or torchvision or timm", exists=WEIGHTS
+        None,
+        "weights to start from: a file of a ResNet-50 or of a tracker, torchvision, timm, or random (default: "
+        "ImageNet's, which come with the package, for track/siamfc+ and track/disco; random for others)",
+        exists=WEIGHTS,
     )
     stages: int | None = option(None, "last stages that are trained (default: 4; paper: 1 to all)", rule=at_least(1))
     pairs: int | None = option(None, "pairs of crops per epoch (default: 160; paper: 450,000)", rule=at_least(2))
@@ -134,13 +139,14 @@ class TrackerChoice(CommandOptions):
     former: ClassVar[Mapping[str, str]] = {"--weights": "--pretrained"}
 
     tracker: str = option(
-        STATIC_BOX,
-        f"run folder of `disco train tracker`; a network with --pretrained: {', '.join(_MODELS)}; or {STATIC_BOX}: a "
-        "baseline with the same box in every frame",
+        "track/disco",
+        f"network by name: {', '.join(_MODELS)}; run folder of `disco train tracker`; or {STATIC_BOX}: a baseline with "
+        "the same box in every frame (default: track/disco, which needs no training)",
     )
     pretrained: str | None = option(
         None,
-        "weights for a network by name: a file (ResNet-50, SiamDW, SE-SiamFC, last.ckpt), torchvision or timm",
+        "weights for a network by name: a file (ResNet-50, SiamDW, SE-SiamFC, last.ckpt), torchvision or timm "
+        "(default: ImageNet's, which come with the package, for track/siamfc+ and track/disco)",
         exists=WEIGHTS,
     )
     mode: str | None = option(
@@ -153,17 +159,30 @@ class TrackerChoice(CommandOptions):
     device: str = device_option()
 
 
-def parse_box(text: str) -> tuple[float, float, float, float]:
+def parse_box(text: str) -> Box:
     """Parse four numbers, of which the last two are positive."""
     try:
         x, y, w, h = (float(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"expected four numbers x,y,w,h, got {text!r}") from None
+        raise ValueError(f"expected four numbers X Y W H, got {text!r}") from None
     if not all(map(math.isfinite, (x, y, w, h))):
-        raise ValueError(f"expected finite numbers x,y,w,h, got {text!r}")
+        raise ValueError(f"expected finite numbers X Y W H, got {text!r}")
     if w <= 0 or h <= 0:
         raise ValueError(f"width and height must be positive, got {text!r}")
     return x, y, w, h
+
+
+def box_in_pixels(box: Box, width: int, height: int) -> Box:
+    """Return a box in pixels of a frame; numbers of at most 1 are all fractions of the frame.
+
+    Example:
+        >>> box_in_pixels((0.25, 0.5, 0.25, 0.125), 640, 480)
+        (160.0, 240.0, 160.0, 60.0)
+        >>> box_in_pixels((0, 0, 2, 1), 640, 480)
+        (0, 0, 2, 1)
+    """
+    x, y, w, h = box
+    return box if max(box) > 1 else (x * width, y * height, w * width, h * height)
 
 
 def parse_rate(text: str) -> Fraction:
@@ -183,21 +202,23 @@ class TrackOptions(TrackerChoice):
 
     entry = "tasks.tracking.commands.track:run"
     examples = """\
-  disco track holiday.mp4 --box 320,180,64,48 --tracker runs/tracker
-  disco track OTB/Deer --tracker runs/tracker --out deer
+  disco track holiday.mp4 --box 320 180 64 48
+  disco track holiday.mp4 --box 0.4 0.3 0.2 0.2 --tracker runs/tracker
+  disco track OTB/Deer --out deer
   disco track 0 --show --frames 500
   disco track holiday.mp4 --box=-12,40,80,60 --start 100 --no-video --json
 
-A box is x,y,w,h in pixels, with x and y of its upper left corner counted from 0; it may extend beyond the frame. A
-folder with groundtruth_rect.txt (OTB) or groundtruth.txt (GOT-10k) needs no --box.
+Nothing needs to be trained or downloaded. A box is X Y W H, the upper left corner counted from 0, width and height: in
+pixels; or in fractions of the frame, if none of the four is above 1. It may extend beyond the frame. Without --box you
+draw it in a window. A folder with groundtruth_rect.txt (OTB) or groundtruth.txt (GOT-10k) needs no --box.
 OUT gets track.csv (frame from 0, box, score, scale relative to the first frame, lost 0 or 1, milliseconds) and
 track.mp4 with the box in every frame, red and dashed while lost. After Ctrl-C or an error both have the frames tracked
 so far. A damaged image keeps its line, with the previous box and marked as lost.
 """
 
     source: str = argument("video file, image folder, or number of a camera")
-    box: tuple[float, float, float, float] | None = option(
-        None, "object in the first frame, x,y,w,h (see below)", parse=parse_box
+    box: Box | None = option(
+        None, "object in the first frame, X Y W H in pixels or in fractions of the frame (see below)", parse=parse_box
     )
     target: int | None = option(None, "number of the object, if the ground truth has several")
     start: int | None = option(None, "number of the first frame (default: 0)", rule=at_least(0))
@@ -219,6 +240,7 @@ class OtbOptions(TrackerChoice):
 
     entry = "tasks.tracking.commands.otb:run"
     examples = """\
+  disco otb data/otb
   disco otb data/otb --tracker static-box
   disco otb data/otb --list OTB2013 --tracker runs/tracker-disco --out otb.md
   disco otb data/otb --sequences CarScale Singer1 --tracker runs/tracker-disco

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ...basis.discrete import one_thread
 from ...models import create_model
 from ...models.checkpoints import read_checkpoint, weight_file
+from ..io.weights import chosen_weights
 from ..runs.batches import Dataset, combined_seed
 from ..runs.experiments import Experiment, TrainingData
 from .data import sequences as otb
@@ -47,14 +48,14 @@ def make_model(options: TrackerOptions, metadata: Mapping[str, Any]) -> nn.Modul
 
 def make_initial_model(options: TrackerOptions, metadata: Mapping[str, Any]) -> nn.Module:
     """Return the network with the weights of `--pretrained`."""
-    return create_model(options.model, pretrained=options.pretrained, sha256=metadata["weights"] or None)
+    weights = chosen_weights(options.pretrained, options.model)
+    return create_model(options.model, pretrained=weights, sha256=metadata["weights"] or None)
 
 
 def initial_metadata(options: TrackerOptions) -> dict[str, Any]:
     """Return the checksum of the weights of `--pretrained`."""
-    if options.pretrained is None:
-        return {"weights": ""}
-    return {"weights": read_checkpoint(weight_file(options.pretrained, "resnet50")).sha256}
+    weights = chosen_weights(options.pretrained, options.model)
+    return {"weights": "" if weights is None else read_checkpoint(weight_file(weights, "resnet50")).sha256}
 
 
 EXPERIMENT = Experiment(

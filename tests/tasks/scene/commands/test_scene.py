@@ -16,10 +16,13 @@ import torch
 from PIL import Image
 
 from scale_disco.cli import main
+from scale_disco.models.packaged import cards
 from scale_disco.tasks.io import terminal
 from scale_disco.tasks.io.images import read_image, size_of
 from scale_disco.tasks.scene.commands import scene as cli_scene
+from scale_disco.tasks.scene.commands.scene import open_estimator
 from scale_disco.tasks.scene.field import scale_field
+from scale_disco.tasks.scene.options import SceneOptions
 from tests.conftest import PATIENCE, ROOT
 from tests.tasks.scene.estimators import Waves, chirp
 from tests.tasks.tracking.video_files import truncate
@@ -101,6 +104,13 @@ def test_an_image_and_its_files(tmp_path, capsys):
     assert size_of(out / "waves.png")[0] > 1000
     note = json.loads((out / "waves.json").read_text())
     assert (note["source"], note["complete"], note["size"]) == ("waves.png", True, [96, 72])
+
+
+def test_the_network_has_the_weights_that_come_with_the_package(tmp_path):
+    """Random ones must be asked for."""
+    path = write_image(tmp_path / "waves.png")
+    assert open_estimator(SceneOptions(source=path)).backbone.sha256 == cards()["scene/shift"].sha256
+    assert open_estimator(SceneOptions(source=path, pretrained="random")).backbone.sha256 is None
 
 
 def test_options_reach_the_field(tmp_path, capsys):

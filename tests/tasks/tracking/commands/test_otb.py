@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from scale_disco.cli import main
+from scale_disco.models.packaged import cards
 from scale_disco.tasks.tracking.commands.chosen import tracker_fingerprint
 from scale_disco.tasks.tracking.data.sequences import read_sequences
 from scale_disco.tasks.tracking.plots import plot_success
@@ -21,6 +22,7 @@ from tests.tasks.tracking.sequences import moving, write_otb
 pytest.importorskip("PIL")
 
 STEADY = [[3, 2, 4, 5]] * 6
+STATIC = ["--tracker", "static-box"]
 GROWING = [[3, 2, 2 + number, 2 + number] for number in range(6)]
 
 
@@ -36,14 +38,14 @@ def videos(tmp_path, monkeypatch):
 
 def document(capsys, *words):
     capsys.readouterr()
-    assert main(["otb", *map(str, words), "--json"]) == 0
+    assert main(["otb", *map(str, words), *([] if "--tracker" in words else STATIC), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def refused(capsys, *words):
     """The one line that a call is refused with."""
     capsys.readouterr()
-    assert main(["otb", *map(str, words)]) == 1
+    assert main(["otb", *map(str, words), *([] if "--tracker" in words else STATIC)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("disco otb: ")
@@ -52,7 +54,7 @@ def refused(capsys, *words):
 
 
 def test_the_table_has_rows_for_sequences_and_groups(videos, capsys):
-    assert main(["otb", str(videos)]) == 0
+    assert main(["otb", str(videos), *STATIC]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^sequence +frames +AUC +precision +scale error +FPS$", out, flags=re.MULTILINE)
     assert re.search(r"^steady +6 +0\.952 +1\.000 +0\.000 +\d+$", out, flags=re.MULTILINE)
@@ -61,6 +63,7 @@ def test_the_table_has_rows_for_sequences_and_groups(videos, capsys):
     assert "scale variation: by OTB's attribute SV, and of other names where the largest" in out
     assert "as frames over time" in out
     assert "as the mean of 1 / time per frame" in out
+    assert out.endswith("static-box: a baseline, which returns the first box in every frame\n")
     assert sorted(path.name for path in (videos.parent / "runs" / "otb" / "static-box").iterdir()) == [
         "Deer.txt", "growing.txt", "steady.txt", "times", "tracker.json",
     ]  # fmt: skip
@@ -94,7 +97,7 @@ def test_incomplete_lists_need_allow_missing(videos, capsys):
     assert "Woman; use --allow-missing to evaluate these, which is not an OTB-2013 score" in line
     call = [videos, "--list", "OTB2013", "--allow-missing"]
     assert document(capsys, *call)["remark"] == "1 of 51 targets of OTB2013: not an OTB-2013 score"
-    assert main(["otb", *map(str, call), "--out", "report.md"]) == 0
+    assert main(["otb", *map(str, call), *STATIC, "--out", "report.md"]) == 0
     assert "\n1 of 51 targets of OTB2013: not an OTB-2013 score\n" in capsys.readouterr().out
     assert "1 of 51 targets of OTB2013: not an OTB-2013 score." in (videos.parent / "report.md").read_text()
     assert "--allow-missing needs --list" in refused(capsys, videos, "--allow-missing")
@@ -120,7 +123,7 @@ def others(videos):
 
 
 def test_other_trackers_are_compared(videos, others, capsys):
-    assert main(["otb", str(videos), "--compare", *map(str, others), "--out", "report.md"]) == 0
+    assert main(["otb", str(videos), *STATIC, "--compare", *map(str, others), "--out", "report.md"]) == 0
     out = capsys.readouterr().out
     rows = re.findall(r"^(oracle|static-box|off) +(0\.\d+) ", out, flags=re.MULTILINE)
     assert [name for name, _ in rows] == ["oracle", "static-box", "off"]
@@ -148,7 +151,7 @@ def test_invalid_results_raise_before_tracking(videos, others, capsys):
 
 def test_the_success_plot_has_scores_and_highlights_ours(videos, others, capsys):
     pytest.importorskip("matplotlib")
-    assert main(["otb", str(videos), "--compare", *map(str, others), "--plot", "success.svg"]) == 0
+    assert main(["otb", str(videos), *STATIC, "--compare", *map(str, others), "--plot", "success.svg"]) == 0
     assert capsys.readouterr().err.endswith("wrote success.svg\n")
     assert (videos.parent / "success.svg").read_text().startswith("<?xml")
     half = [0.5] * 21, [0.25] * 51
@@ -179,6 +182,25 @@ def test_the_fingerprint_depends_on_weights_and_mode(tmp_path):
     assert tracker_fingerprint(again) == tracker_fingerprint(options)  # the same folder by another path
 
 
+def test_the_fingerprint_of_the_default_has_the_checksum_of_the_packaged_weights():
+    options = Namespace(tracker="track/disco", mode=None, motion=None, pretrained=None)
+    weights = [cards()["track/disco"].sha256[:16]]
+    assert json.loads(tracker_fingerprint(options)) == {"network": "track/disco", "weights": weights}
+
+
+@pytest.mark.thorough
+def test_the_default_is_disco_with_packaged_weights(videos, capsys):
+    report = document(capsys, videos, "--tracker", "track/disco", "--sequences", "growing")
+    assert main(["otb", str(videos), "--sequences", "growing", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == report  # from its files
+    assert report["tracker"] == "disco"
+
+
+def test_networks_without_packaged_weights_need_a_file(videos, capsys):
+    line = refused(capsys, videos, "--tracker", "track/siamfc")
+    assert line == "disco otb: --tracker track/siamfc needs --pretrained, or give the folder of a run\n"
+
+
 def test_damaged_sequences_do_not_affect_others(videos, capsys):
     (videos / "steady" / "groundtruth_rect.txt").write_text("")
     assert "steady" in refused(capsys, videos)
@@ -190,7 +212,7 @@ def test_frames_without_boxes_are_a_one_line_warning(videos, capsys):
     truth.write_text("".join(truth.read_text().splitlines(keepends=True)[:4]))
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        assert main(["otb", str(videos), "--sequences", "steady"]) == 0
+        assert main(["otb", str(videos), *STATIC, "--sequences", "steady"]) == 0
     assert capsys.readouterr().err == "steady: 6 frames and boxes for 4; the last 2 skipped\n"
 
 

@@ -31,6 +31,7 @@ from tests.tasks.tracking.video_files import SIDE, place, truncate, write_images
 pytest.importorskip("av")
 
 BOX = ["--box", "4,12,8,8"]
+STATIC = ["--tracker", "static-box"]
 
 
 class Bright:
@@ -112,7 +113,7 @@ def test_start_and_frames_choose_a_part(tmp_path, capsys):
     assert document.pop("ms") > 0
     assert document == {
         "source": str(clip),
-        "tracker": "static-box",
+        "tracker": "disco",
         "frames": 4,
         "lost": 0,
         "last": {"frame": 8, "box": [20, 12, 8, 8], "scale": 1.03},
@@ -126,9 +127,37 @@ def test_start_and_frames_choose_a_part(tmp_path, capsys):
 
 def test_default_tracker_and_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    track(write_video(tmp_path / "clip.mp4", 3), "--box=-2.5,12,8,1e3")
+    clip = write_video(tmp_path / "clip.mp4", 3)
+    track(clip, "--box=-2.5,12,8,1e3", *STATIC)
     assert [row[1:5] for row in rows(tmp_path / "track" / "clip")] == [[-2.5, 12, 8, 1000]] * 3
     assert Path("track/clip/track.mp4").is_file()
+    remark = "static-box: a baseline, which returns the first box in every frame"
+    assert capsys.readouterr().out.endswith(f"{remark}\n")
+    track(clip, *BOX, *STATIC, "--json")
+    assert json.loads(capsys.readouterr().out)["remarks"] == [remark]
+    track(clip, *BOX, "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["tracker"], document["remarks"]) == ("disco", [])
+    assert document["last"]["box"] != [4, 12, 8, 8]  # it follows
+
+
+@pytest.mark.parametrize(
+    ("words", "box"),
+    [
+        ("4 12 8 8", [4, 12, 8, 8]),
+        ("-4 12.5 8 .9e1", [-4, 12.5, 8, 9]),
+        ("4,12,8,8", [4, 12, 8, 8]),
+        ("0.25 0.5 0.125 0.25", [16, 24, 8, 12]),
+        ("-.125,0,1,1", [-8, 0, 64, 48]),
+        ("0 0 2 1", [0, 0, 2, 1]),
+    ],
+)
+def test_forms_of_boxes(words, box, tmp_path):
+    """Four words or one with commas; fractions of the frame of 64 x 48 pixels, if none is above 1."""
+    clip = write_video(tmp_path / "clip.mp4", 2)
+    for call in (["--box", *words.split(), clip], [clip, "--box", *words.split(), "--quiet"]):
+        track(*call, *STATIC, "--out", tmp_path)
+        assert rows(tmp_path)[0][1:5] == box
 
 
 @pytest.mark.usefixtures("bright")
@@ -183,16 +212,16 @@ def test_truncated_videos_are_tracked_to_their_end(tmp_path, name, capsys):
 
 def test_the_box_comes_from_the_ground_truth(tmp_path, capsys):
     folder = write_otb(tmp_path, "Car", moving(5))
-    track(folder, "--out", tmp_path)
+    track(folder, *STATIC, "--out", tmp_path)
     assert [row[1:5] for row in rows(tmp_path)] == [[2, 1, 4, 5]] * 5
-    track(folder, "--out", tmp_path, "--start", 2)
+    track(folder, *STATIC, "--out", tmp_path, "--start", 2)
     assert [row[:5] for row in rows(tmp_path)] == [[number, 4, 1, 4, 5] for number in (2, 3, 4)]
-    track(folder, "--out", tmp_path, "--box", "1,2,3,4")
+    track(folder, *STATIC, "--out", tmp_path, "--box", "1,2,3,4")
     assert rows(tmp_path)[0][1:5] == [1, 2, 3, 4]
     shutil.copy(folder / "groundtruth_rect.txt", folder / "groundtruth_rect.1.txt")
     (folder / "groundtruth_rect.2.txt").write_text("5,6,3,3\n" * 5)
-    assert "has 2 objects, choose one: target 1 or 2" in refused(capsys, folder, "--out", tmp_path)
-    track(folder, "--out", tmp_path, "--target", 2)
+    assert "has 2 objects, choose one: target 1 or 2" in refused(capsys, folder, *STATIC, "--out", tmp_path)
+    track(folder, *STATIC, "--out", tmp_path, "--target", 2)
     assert rows(tmp_path)[0][1:5] == [4, 5, 3, 3]
 
 
@@ -204,11 +233,11 @@ def test_a_real_sequence_is_tracked(tmp_path, shared, capsys):
 @pytest.mark.parametrize(
     ("box", "message"),
     [
-        ("1,2,3", "expected four numbers x,y,w,h, got '1,2,3'"),
+        ("1,2,3", "expected four numbers X Y W H, got '1,2,3'"),
         ("1,2,3,4,5", "expected four numbers"),
         ("a,2,3,4", "expected four numbers"),
         ("", "expected four numbers"),
-        ("nan,2,3,4", "expected finite numbers x,y,w,h, got 'nan,2,3,4'"),
+        ("nan,2,3,4", "expected finite numbers X Y W H, got 'nan,2,3,4'"),
         ("1,2,inf,4", "expected finite numbers"),
         ("1,2,0,4", "width and height must be positive, got '1,2,0,4'"),
         ("1,2,3,-4", "width and height must be positive"),
@@ -248,10 +277,15 @@ def test_invalid_rates_are_usage_errors(rate, capsys):
     assert "expected frames per second from 0.001 to 1000" in refused(capsys, "clip.mp4", f"--fps={rate}", code=2)
 
 
-def test_a_box_is_required(tmp_path, capsys):
-    message = (
-        "disco track: --box x,y,w,h is required, the object in the first frame; or --show, to draw it in a window\n"
-    )
+def test_without_a_box_and_a_screen_an_error_says_how_to_give_one(tmp_path, capsys, monkeypatch):
+    tkinter = pytest.importorskip("tkinter")
+
+    def no_screen():
+        raise tkinter.TclError("no display")
+
+    monkeypatch.setattr(tkinter, "Tk", no_screen)
+    hint = "give --box X Y W H instead of drawing it, in pixels or in fractions of the frame"
+    message = f"disco track: a window needs a screen (no display); {hint}\n"
     assert refused(capsys, write_video(tmp_path / "clip.mp4", 2)) == message
     assert refused(capsys, write_images(tmp_path / "shots", [1])) == message
 
@@ -472,14 +506,14 @@ def test_a_missing_screen_is_a_one_line_error(tmp_path, capsys, monkeypatch):
     if sys.platform != "linux":
         pytest.skip("always has a screen")
     line = refused(capsys, write_video(tmp_path / "clip.mp4", 2), "--show", "--out", tmp_path / "out")
-    assert line.startswith("disco track: --show needs a screen: ")
+    assert line.startswith("disco track: a window needs a screen (")
     assert not (tmp_path / "out").exists()
 
 
 def test_missing_tkinter_is_a_one_line_error(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tkinter", None)
     line = refused(capsys, write_video(tmp_path / "clip.mp4", 2), "--show", "--out", tmp_path / "out")
-    assert line == "disco track: --show needs tkinter, which this Python was built without\n"
+    assert line.startswith("disco track: a window needs tkinter, which this Python was built without; give --box X Y")
 
 
 class FakeWindow:

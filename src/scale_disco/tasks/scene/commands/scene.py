@@ -21,9 +21,9 @@ from ...io.figures import check_figure, save_figure
 from ...io.images import SHORTEST, find_images, is_image, read_image, shrink, size_of, to_image
 from ...io.progress import Progress, part_of
 from ...io.video import VideoSource, VideoWriter, counted, open_video
-from ...io.weights import fingerprint
+from ...io.weights import chosen_weights, fingerprint
 from ..field import Field, cell_field, color_range, enlarged, scale_field
-from ..networks import ScaleEstimator, create
+from ..networks import UNTRAINED, ScaleEstimator, create
 from ..options import SceneOptions
 from ..plots import overlay, plot_field
 from .outputs import KEY, Job, jobs_of
@@ -40,9 +40,7 @@ def open_estimator(options: SceneOptions) -> ScaleEstimator:
 
         estimator = scene_estimator(options.run, options.pretrained)
     else:
-        if options.pretrained is None:
-            terminal.say("disco scene: the network has random weights; use --pretrained for those of a ResNet-50")
-        estimator = create("shift", pretrained=options.pretrained)
+        estimator = create("shift", pretrained=chosen_weights(options.pretrained, UNTRAINED))
     return estimator.to(terminal.chosen_device(options.device))
 
 
@@ -105,7 +103,8 @@ class FieldWriter:
     def __init__(self, options: SceneOptions) -> None:
         self.options = options
         run, weights = options.run, options.pretrained
-        sums = fingerprint(run, Path(weights) if weights and Path(weights).is_file() else None)
+        file = weights if run else chosen_weights(weights, UNTRAINED)
+        sums = fingerprint(run, Path(file) if file and Path(file).is_file() else None)
         # identifies the estimator
         self.weights = {"run": run is not None, "pretrained": None if sums else weights, "weights": sums}
 

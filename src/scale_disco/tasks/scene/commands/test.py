@@ -13,11 +13,12 @@ from ...io import terminal
 from ...io.images import size_of
 from ...io.progress import Progress, counter
 from ...io.report import table
+from ...io.weights import chosen_weights
 from .. import evaluation
 from ..classical import READS, Laplacian
 from ..copies import ImageSource, Sizes, find
 from ..evaluation import KINDS, Figures, LabeledScene, Ratio, copy_figures, median, read_pair, scene_figures
-from ..networks import CHANNELS, SCALES, Backbone, ScaleEstimator
+from ..networks import CHANNELS, SCALES, UNTRAINED, Backbone, ScaleEstimator
 from ..options import SceneTestOptions
 from ..planes import Rendered, planes
 from ..plots import plot_readouts
@@ -142,10 +143,8 @@ def _estimators(options: SceneTestOptions) -> dict[str, ScaleEstimator]:
     for estimator in estimators.values():
         estimator.backbone = networks.setdefault(str(estimator.backbone.fingerprint), estimator.backbone)
     if not networks:
-        network = Backbone(pretrained=options.pretrained)
+        network = Backbone(pretrained=chosen_weights(options.pretrained, UNTRAINED))
         networks[network.fingerprint] = network
-        if network.sha256 is None:
-            terminal.say("disco test: the network has random weights; use --pretrained for those of a ResNet-50")
     for network in networks.values():
         estimators[f"no training, {network.kind} network"] = ScaleEstimator(network, Shift(CHANNELS, SCALES)).eval()
     estimators |= {f"Laplacian, {read}": Laplacian(read) for read in READS}

@@ -16,7 +16,7 @@ from ..evaluation import run as track_all
 from ..options import OtbOptions
 from ..plots import plot_success
 from ..results import Result, read_results
-from .chosen import open_tracker, tracker_fingerprint, tracker_name
+from .chosen import open_tracker, remarks, tracker_fingerprint, tracker_name
 
 
 def run(options: OtbOptions) -> None:
@@ -47,6 +47,7 @@ def run(options: OtbOptions) -> None:
         f"{_speed(mean.frame_fps)} as the mean of 1 / time per frame",
         f"scale variation: {scale_rule(sequences)}",
         *([remark] if remark else []),
+        *remarks(options),
     ]
     tables = [_sequence_table(metrics[name]), *([_tracker_table(metrics)] if others else [])]
     show(options, document, "\n\n".join([*(table(*content) for content in tables), "\n".join(about)]))

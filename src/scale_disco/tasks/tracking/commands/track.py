@@ -16,10 +16,10 @@ from ....files import make_folder, written_atomically
 from ...io.terminal import Progress, Stopped, say, show, signal_handler
 from ...io.video import Box, Frame, FrameFolder, VideoSource, VideoWriter, counted, draw, open_video
 from ..data.sequences import first_box
-from ..options import TrackOptions
+from ..options import TrackOptions, box_in_pixels
 from ..tracker import TrackedFrame, checked_box
 from ..tracker import track as track_frames
-from .chosen import open_tracker, tracker_name
+from .chosen import open_tracker, remarks, tracker_name
 from .window import Window
 
 
@@ -34,8 +34,12 @@ def run(options: TrackOptions) -> None:
     with ExitStack() as stack:
         frames = stack.enter_context(closing(video.frames(start)))
         first, image = _first(frames, video, start)
-        window = stack.enter_context(Window(f"disco track {video.name}", image)) if options.show else None
-        box = box or (window.drawn_box(image) if window else None)
+        drawing = options.show or box is None
+        window = stack.enter_context(Window(f"disco track {video.name}", image)) if drawing else None
+        if box is None:
+            box = window.drawn_box(image) if window else None
+        else:
+            box = box_in_pixels(box, image.shape[2], image.shape[1])
         if box is None:
             raise ValueError("no box was drawn in the window, so there is nothing to track")
         checked_box(video.name, image, box)
@@ -44,7 +48,7 @@ def run(options: TrackOptions) -> None:
         summary = _record(options, video, track_frames(tracker, chain([first], frames), box), out, window)
     for remark in video.remarks():
         say(f"disco track: {remark}")
-    show(options, summary.document(options, video), summary.text(video))
+    show(options, summary.document(options, video), "\n".join([summary.text(video), *remarks(options)]))
     if summary.error:
         raise summary.error
 
@@ -80,7 +84,7 @@ class TrackSummary:
             "fps": self.frames / self.seconds,
             "ms": self.ms,
             "stopped": self.error is not None,
-            "remarks": video.remarks(),
+            "remarks": [*video.remarks(), *remarks(options)],
             "files": [str(file) for file in self.files],
         }
 
@@ -170,8 +174,6 @@ def _start(options: TrackOptions, video: VideoSource) -> tuple[int, Box | None]:
         return first_box(video.folder, video.paths, options.start, options.target)
     if options.target is not None:
         raise ValueError("--target is for a folder with boxes of several objects, and without --box")
-    if options.box is None and not options.show:
-        raise ValueError("--box x,y,w,h is required, the object in the first frame; or --show, to draw it in a window")
     return options.start or 0, options.box
 
 

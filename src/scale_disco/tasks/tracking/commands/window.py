@@ -9,6 +9,8 @@ from torch import Tensor
 from ...io.images import to_image
 from ...io.video import Box
 
+_HINT = "give --box X Y W H instead of drawing it, in pixels or in fractions of the frame"
+
 
 class Window(AbstractContextManager["Window"]):
     """Shows frames and lets the user draw the first box. q, Escape and the close button close it."""
@@ -17,11 +19,11 @@ class Window(AbstractContextManager["Window"]):
         try:
             import tkinter
         except ModuleNotFoundError as error:
-            raise OSError("--show needs tkinter, which this Python was built without") from error
+            raise OSError(f"a window needs tkinter, which this Python was built without; {_HINT}") from error
         try:
             self.root = tkinter.Tk()
         except tkinter.TclError as error:
-            raise OSError(f"--show needs a screen: {error}") from error
+            raise OSError(f"a window needs a screen ({error}); {_HINT}") from error
         _, height, width = image.shape
         screen = 0.9 * self.root.winfo_screenwidth() / width, 0.85 * self.root.winfo_screenheight() / height
         self.zoom, self.title = min(1.0, *screen), title
