@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import runpy
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import scale_disco
+from scale_disco.models import packaged
 
 yaml = pytest.importorskip("yaml", reason="reading YAML needs scale-disco[train]")
 
@@ -205,12 +207,21 @@ def test_citation_agrees_with_the_release_and_the_readme():
     assert f"= {paper['year']}\n" in readme
 
 
-def check_files(wheel: Path) -> str:
-    return runpy.run_path(str(ROOT / "tools" / "check_wheel.py"))["check_files"](wheel)
-
+CHECK_WHEEL = runpy.run_path(str(ROOT / "tools" / "check_wheel.py"))
+check_files = CHECK_WHEEL["check_files"]
 
 INFO = "scale_disco-1.0.0.dist-info"
 NEEDED = ("scale_disco/__init__.py", "scale_disco/py.typed", f"{INFO}/METADATA", f"{INFO}/licenses/LICENSE")
+WEIGHTS = {f"{CHECK_WHEEL['WEIGHTS']}{path.name}": path for path in packaged.FOLDER.iterdir()}
+
+
+def write_wheel(folder: Path, contents: dict[str, bytes]) -> Path:
+    """Write a wheel with these files."""
+    wheel = folder / "scale_disco-1.0.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return wheel
 
 
 @pytest.mark.parametrize(
@@ -221,20 +232,57 @@ NEEDED = ("scale_disco/__init__.py", "scale_disco/py.typed", f"{INFO}/METADATA",
     ],
 )
 def test_incomplete_wheels_are_refused(names, message, tmp_path):
-    wheel = tmp_path / "scale_disco-1.0.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name in names:
-            archive.writestr(name, "")
+    contents = dict.fromkeys(names, b"") | {name: path.read_bytes() for name, path in WEIGHTS.items()}
     with pytest.raises(ValueError, match=re.escape(message)):
-        check_files(wheel)
+        check_files(write_wheel(tmp_path, contents))
+
+
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
+def test_wheels_without_weights_their_cards_or_licenses_are_refused(name, tmp_path):
+    contents = dict.fromkeys(NEEDED, b"") | {name: path.read_bytes() for name, path in WEIGHTS.items()}
+    assert check_files(write_wheel(tmp_path, contents)) == "1.0.0"
+    content = contents.pop(name)
+    with pytest.raises(ValueError, match=rf"expected {name}.*, which it does not contain"):
+        check_files(write_wheel(tmp_path, contents))
+    if name.endswith(".safetensors"):
+        with pytest.raises(ValueError, match=r"has sha256 \w{64}, its card \w{64}"):
+            check_files(write_wheel(tmp_path, contents | {name: content[:-1]}))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel] = folder.glob("*.whl")
+    return wheel
 
 
 @pytest.mark.thorough
-def test_wheel_is_built_with_all_files(tmp_path):
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
-    done = subprocess.run(build, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    [wheel] = tmp_path.glob("*.whl")
+def test_the_first_use_of_a_wheel_needs_neither_training_nor_downloads(wheel, tmp_path):
+    """As `make release` runs it in an empty environment; here its dependencies are those of this one."""
+    for package in ("PIL", "matplotlib", "mlxtend"):
+        pytest.importorskip(package)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    environ |= {"PYTHONPATH": str(tmp_path / "site"), "HOME": str(tmp_path), "TORCH_HOME": str(tmp_path / "torch")}
+    place = [sys.executable, "-P", "-c", "import scale_disco; print(scale_disco.__file__)"]
+    run = [sys.executable, "-P", str(CHECK_WHEEL["FIRST_USE"]), str(tmp_path)]
+    printed = []
+    for command in (place, run):
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ)
+        assert done.returncode == 0, done.stdout + done.stderr
+        printed.append(done.stdout)
+    assert Path(printed[0].strip()) == tmp_path / "site" / "scale_disco" / "__init__.py"
+    assert "first use: tracked with overlap 0." in printed[1]
+    assert not (tmp_path / "torch").exists()
+
+
+@pytest.mark.thorough
+def test_wheel_is_built_with_all_files(wheel):
     assert check_files(wheel) == scale_disco.__version__
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("scale_disco/")}

@@ -7,6 +7,8 @@ of the checkout can be imported there.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +17,9 @@ import venv
 import zipfile
 from pathlib import Path
 
+WEIGHTS = "scale_disco/models/weights/"
+CARDS = ("mnist-cnn.json", "mnist-disco.json", "resnet50-stages.json")
+FIRST_USE = Path(__file__).with_name("first_use.py").resolve()
 USE = '''
 import sys
 from importlib.metadata import version
@@ -74,6 +79,7 @@ def check_files(wheel: Path) -> str:
         raise ValueError(f"{wheel.name}: expected the name of a wheel, NAME-VERSION-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         files = set(archive.namelist())
+        check_weights(wheel.name, {file: archive.read(file) for file in files if file.startswith(WEIGHTS)})
     info = f"{name}-{version}.dist-info"
     missing = {
         "scale_disco/__init__.py",
@@ -89,17 +95,32 @@ def check_files(wheel: Path) -> str:
     return version
 
 
+def check_weights(wheel: str, files: dict[str, bytes]) -> None:
+    """Raise ValueError unless all weights are in a wheel, as their cards say, with the licenses of their sources."""
+    for name in CARDS:
+        if WEIGHTS + name not in files:
+            raise ValueError(f"{wheel}: expected {WEIGHTS}{name}, which it does not contain")
+        card = json.loads(files[WEIGHTS + name])
+        for file in (card["file"], card["license_file"]):
+            if not files.get(WEIGHTS + file):
+                raise ValueError(f"{wheel}: expected {WEIGHTS}{file} of {name}, which it does not contain")
+        actual = hashlib.sha256(files[WEIGHTS + card["file"]]).hexdigest()
+        if actual != card["sha256"]:
+            raise ValueError(f"{wheel}: {card['file']} has sha256 {actual}, its card {card['sha256']}")
+
+
 def check_use(wheel: Path, version: str) -> None:
-    """Install a wheel into an empty environment, and run a command, a layer, a conversion and a check there."""
+    """Install a wheel into an empty environment, and use it there: commands, a layer, a conversion, the weights."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     with tempfile.TemporaryDirectory(prefix="scale-disco-") as temporary:
         folder = Path(temporary)
         venv.create(folder / "env", with_pip=True)
         binaries = folder / "env" / "bin"
         for command in (
-            [binaries / "python", "-m", "pip", "install", "--quiet", wheel.resolve()],
+            [binaries / "python", "-m", "pip", "install", "--quiet", f"{wheel.resolve()}[plot,demo]"],
             [binaries / "disco", "quickstart", "--help"],
             [binaries / "python", "-I", "-c", USE, version],
+            [binaries / "python", "-I", FIRST_USE, folder],
         ):
             print("+", *(str(word) if word is not USE else "..." for word in command), flush=True)
             subprocess.run(command, cwd=folder, env=environ, check=True)

@@ -28,13 +28,13 @@ from scale_disco.tasks.runs.evaluate import trained
 def packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the tensors of the first stages, with layers in half precision."""
     norms = {name.removesuffix("running_var") for name in tensors if name.endswith(".running_var")}
-    kept = {}
+    result = {}
     for name, tensor in sorted(tensors.items()):
         if name.startswith(LATER_STAGES) or name.endswith("num_batches_tracked"):
             continue
         layer = tensor.is_floating_point() and f"{name.rpartition('.')[0]}." not in norms
-        kept[name] = (tensor.half() if layer else tensor).contiguous()
-    return kept
+        result[name] = (tensor.half() if layer else tensor).contiguous()
+    return result
 
 
 def main() -> None:

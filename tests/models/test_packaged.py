@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import runpy
 import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 from scale_disco.hub import ScaleModel
 from scale_disco.models import create_model, list_models, packaged
 from scale_disco.models.packaged import FOLDER, cards, packaged_weights
 from scale_disco.models.resnet import CAFFE
-from tests.conftest import SHARED
+from tests.conftest import ROOT, SHARED
 
 MOST = 8_000_000  # bytes of all files
 
@@ -41,6 +42,27 @@ def test_cards_describe_the_files_next_to_them():
         for words in (card.about, card.source, card.made):
             assert len(words) > 40
     assert cards()["track/disco"].sha256 in CAFFE
+
+
+TOOL = runpy.run_path(str(ROOT / "tools" / "make_weights.py"))
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.safetensors")))
+def test_files_are_made_reproducibly(name):
+    assert save(TOOL["packed"](load_file(FOLDER / name))) == (FOLDER / name).read_bytes()
+    source = SHARED / "data/resnet50/resnet50_caffe_fp16.safetensors"
+    if name.startswith("resnet50") and source.is_file():
+        assert save(TOOL["packed"](load_file(source))) == (FOLDER / name).read_bytes()
+
+
+def test_weights_are_made_from_a_run_and_their_card_follows(copied, monkeypatch):
+    pytest.importorskip("lightning")
+    run = ROOT / "tests" / "fixtures" / "finished"
+    monkeypatch.setattr("sys.argv", ["make_weights.py", "mnist-cnn", str(run)])
+    runpy.run_path(str(ROOT / "tools" / "make_weights.py"), run_name="__main__")
+    card = json.loads((copied / "mnist-cnn.json").read_text())
+    content = (copied / "mnist-cnn.safetensors").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == card["sha256"] != cards()["mnist/cnn"].sha256
 
 
 def test_layers_have_half_precision_and_norms_do_not():

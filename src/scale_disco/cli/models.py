@@ -11,14 +11,14 @@ from .options import ModelsOptions
 def run(options: ModelsOptions) -> None:
     """Print the models and the cards of their weights, in full if models are named."""
     names = _chosen(options.names)
-    found = {name: card for name in names if (card := cards().get(name))}
-    lines = [f"{name:{max(map(len, names))}}  {_summary(name, found.get(name))}".rstrip() for name in names]
+    packaged = {name: card for name in names if (card := cards().get(name))}
+    lines = [f"{name:{max(map(len, names))}}  {_summary(name, packaged.get(name))}".rstrip() for name in names]
     if options.names:
-        for card in {card.file: card for card in found.values()}.values():
+        for card in {card.file: card for card in packaged.values()}.values():
             about = {key: value for key, value in card._asdict().items() if key not in ("scores", "license_file")}
             lines += ["", *(f"{key}: {value}" for key, value in about.items())]
     lines += ["", f"create_model(NAME, pretrained=True) has the weights that are listed here; they are in {FOLDER}"]
-    models = [{"name": name, "weights": card._asdict() if (card := found.get(name)) else None} for name in names]
+    models = [{"name": name, "weights": card._asdict() if (card := packaged.get(name)) else None} for name in names]
     show(options, {"folder": str(FOLDER), "models": models}, "\n".join(lines))
 
 

@@ -36,8 +36,8 @@ class Card(NamedTuple):
 @cache
 def cards() -> dict[str, Card]:
     """Return the cards of all weights that come with the package, by the names of the models that have them."""
-    found = [Card(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(FOLDER.glob("*.json"))]
-    return {model: card for card in found for model in card.scores}
+    read = [Card(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(FOLDER.glob("*.json"))]
+    return {model: card for card in read for model in card.scores}
 
 
 def packaged_weights(model: str) -> Path:
