@@ -288,11 +288,7 @@ def _fit(
     """Train, from the last checkpoint of the folder if it has one."""
     last = checkpoints.out / LAST if (checkpoints.out / LAST).is_file() else None
     if last is not None:
-        state = read_checkpoint(last)["state_dict"]
-        try:
-            copy.deepcopy(module).load_state_dict(state)
-        except Exception as error:  # whatever malformed values make torch raise
-            raise ValueError(f"{last}: damaged, or of another network ({reason(error)})") from error
+        _check_weights(last, module)
     recipe, signals = module.recipe, _SignalCallback()
     with _lightning_contained(), signals.reraised():
         trainer = L.Trainer(
@@ -366,6 +362,15 @@ def _check_free(out: Path) -> None:
         raise FileExistsError(f"{out} {what}, or choose another folder with --out")
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"--out must be a folder, got the file {out}")
+
+
+def _check_weights(path: Path, module: TrainingModule) -> None:
+    """Refuse a checkpoint that does not fit the module; both copies of it are freed before the training."""
+    state = read_checkpoint(path)["state_dict"]
+    try:
+        copy.deepcopy(module).load_state_dict(state)
+    except Exception as error:  # whatever malformed values make torch raise
+        raise ValueError(f"{path}: damaged, or of another network ({reason(error)})") from error
 
 
 @contextmanager

@@ -83,8 +83,7 @@ def read_sequence(folder: Path, target: int | None = None) -> Sequence:
 
 def first_box(folder: Path, frames: list[Path], start: int | None = None, target: int | None = None) -> tuple[int, Box]:
     """Return the number of a frame (default: the first with a box) and its ground-truth box in the folder."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about frames after the last box
+    with warnings.catch_warnings(action="ignore"):  # about frames after the last box
         sequence = read_sequence(folder, target)
     offset = frames.index(sequence.frames[0])
     row = 0 if start is None else start - offset
