@@ -67,6 +67,7 @@ SMALL = {
         "--limit 2 --holdout 0.5 --copies 2 --windows 2 --pairs 2 --batch 2 --epochs 1 --threads 1"
     ),
     "train stl10": ["--depth", "10", "--width", "1", "--limit", "4", "--epochs", "1", "--threads", "1"],
+    "models": [],
     "train tracker": shlex.split("--limit 2 --holdout 0.5 --pairs 2 --batch 2 --stages 1 --epochs 1 --threads 1"),
 }
 # One layer instead of all those of the paper, which tests/tasks/bench/test_timing.py runs.
@@ -79,7 +80,7 @@ INSTEAD = {
     "otb": {"cuda": ["cpu"], "OTB2013": ["OTB2013", "--allow-missing"]},
     "track": {"cuda": ["cpu"], "--show": ["--box", "320,180,64,48"], "0": ["my/video.mp4"]},
     "train": {"cuda": ["cpu"], "bf16": ["32"]},  # bf16 instructions fail on some processors
-    "scene": {"cuda": ["cpu"], "torchvision": ["my/resnet50.pth"]},
+    "scene": {"cuda": ["cpu"]},
     "test": {"cuda": ["cpu"]},
     "test scene": {"cuda": ["cpu"], "40": ["1"]},
 }

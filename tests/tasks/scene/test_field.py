@@ -107,7 +107,19 @@ def test_a_constant_image_is_zero_without_confidence(value):
     assert scale_field(Waves(), colored).confidence.max() == 0
 
 
-def test_sky_has_no_confidence_and_no_weight():
+def test_edges_and_lines_have_less_confidence_than_texture():
+    """A white line across a texture, and a texture of the same contrast."""
+    torch.manual_seed(0)
+    image = (127 + 20 * torch.randn(3, 30, 60)).repeat_interleave(8, 1).repeat_interleave(8, 2).clamp(0, 255)
+    image[:, :, 160:] = 90 + torch.randn(240, 320).clamp(-2, 2)  # plain
+    image[:, :, 318:324] = 250
+    confidence = scale_field(Waves(), image.to(torch.uint8)).confidence
+    assert confidence[:, :120].median() > 0.3
+    assert confidence[:, 300:340].max() < 0.15
+
+
+def test_sky_has_no_confidence_and_no_weight(monkeypatch):
+    monkeypatch.setattr("scale_disco.tasks.scene.field._DIRECTED", 0.0)  # the waves are parallel
     image, _ = chirp(128, 128, 0)
     sky = 200 + torch.randint(-2, 3, (3, 256, 128))
     field = scale_field(Waves(), torch.cat([sky.to(torch.uint8), image], 1))

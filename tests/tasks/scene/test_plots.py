@@ -12,10 +12,11 @@ def test_overlay_colors_confident_pixels():
     image = torch.zeros(3, 4, 8, dtype=torch.uint8)
     image[0] = 200
     octaves = torch.linspace(-2, 2, 8).expand(4, 8)
-    confidence = torch.tensor([0.0, 0.1, 0.5, 1.0])[:, None].expand(4, 8)
+    confidence = torch.tensor([0.0, 0.15, 0.5, 1.0])[:, None].expand(4, 8)
     drawn = overlay(image, octaves, confidence, 1.0)
     assert (drawn.dtype, drawn.shape) == (torch.uint8, (3, 4, 8))
-    assert drawn[:, 0].unique().tolist() == [60]  # the gray image
+    assert drawn[:, 0].unique().tolist() == [60, 138]  # the gray image, with hatch lines
+    assert (drawn[0, 0] == 138).tolist() == [True, *[False] * 5, True, False]
     spread = drawn.float().std(0)
     assert (spread[1] < spread[2]).all()
     assert torch.equal(drawn[:, 2], drawn[:, 3])
@@ -33,6 +34,6 @@ def test_field_is_plotted_next_to_the_image(size, tmp_path):
     assert (left.images[0].get_array() == image.permute(1, 2, 0).numpy()).all()
     assert field.images[0].get_array().shape == (*size, 3)
     assert bar.get_ylim() == (-1.5, 1.5)
-    assert bar.get_ylabel() == "octaves: larger is nearer"
+    assert bar.get_ylabel() == "octaves; larger = looks larger"
     assert figure.get_suptitle() == "street.jpg"
     save_figure(figure, tmp_path / "field.png")

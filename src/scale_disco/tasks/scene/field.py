@@ -15,14 +15,16 @@ from .networks import ScaleEstimator
 
 _BUDGET = 1_300_000  # pixels per forward pass, as far as strips of the image allow
 _FLOOR = 4.0  # standard deviation of the luma around its local mean, of 255, for a contrast of one half
+_DIRECTED = 0.9  # fraction of the contrast that edges and lines lose: they are no texture, and alike at all scales
 _NEAR = 2  # radius in cells over which the contrast around a cell is averaged
+_EPS = 1e-6
 _MIN_WEIGHT = 1e-3  # weight of a window without confidence, so that places with no other window have a value
 
 
 class Field(NamedTuple):
     """Apparent scale relative to its median, in octaves, and its confidence from 0 to 1; float32 [H, W], finite.
 
-    One octave more is twice as large: nearer, if the objects are the same.
+    One octave more looks twice as large.
     """
 
     octaves: Tensor
@@ -74,6 +76,7 @@ def scale_field(
     The image may be smaller than a window. The network runs on the whole image, in strips if it is large. Its maps are
     averaged over overlapping windows, read by the readout, and blended by Hann weights times confidence. Confidence is
     the product of the contrast in a window and the sharpness of the readout, and at most the contrast around a place.
+    Edges and lines have little, since they look the same at all scales.
     The median of octaves, weighted by confidence, is zero; without any confidence, as in an empty sky, all octaves are
     zero.
 
@@ -114,8 +117,8 @@ def blended_field(estimator: ScaleEstimator, image: Tensor, profiles: Tensor, wi
     """Read the scale profiles of the windows of an image, [N, C, S], and blend the octaves to a field of cells."""
     windows = windows or Windows.of(estimator, image, None, None)
     detail = _detail(image, estimator.cell)
-    bands = [detail[None, None, top : top + windows.height] for top in windows.tops]
-    contrast = torch.cat([_contrast(_means(band, windows)[0, 0]) for band in bands])
+    bands = [detail[:, None, top : top + windows.height] for top in windows.tops]
+    contrast = torch.cat([_contrast(_means(band, windows)[:, 0]) for band in bands])
     octaves, sharpness = estimator.read(profiles, contrast)
     # a single window has nothing to compare it with
     confidence = contrast * sharpness.cpu().double().clamp(0, 1) * (len(contrast) > 1)
@@ -202,16 +205,26 @@ def _means(band: Tensor, windows: Windows) -> Tensor:
 
 
 def _detail(image: Tensor, cell: int) -> Tensor:
-    """Return the mean square over cells of luma minus its local mean, float64 [h, w] on the CPU."""
+    """Return means over cells, float64 [4, h, w] on the CPU.
+
+    They are those of the square of luma minus its local mean, and of products of its gradient: xx, yy and xy.
+    """
     values = luma(image.cpu().float())
     values = values - values.median()  # a constant image is exactly zero
     around = F.avg_pool2d(values, 2 * cell + 1, 1, cell, count_include_pad=False)
-    return F.avg_pool2d((values - around).square(), cell, ceil_mode=True)[0].double()
+    smooth = F.avg_pool2d(values, 3, 1, 1, count_include_pad=False)
+    down, across = torch.gradient(F.pad(smooth[None], (1, 1, 1, 1), "replicate")[0, 0])
+    down, across = down[None, 1:-1, 1:-1], across[None, 1:-1, 1:-1]
+    means = torch.cat([(values - around).square(), across.square(), down.square(), across * down])
+    return F.avg_pool2d(means, cell, ceil_mode=True).double()
 
 
-def _contrast(squares: Tensor) -> Tensor:
-    """Map the mean square of detail to a contrast from 0, for a constant window, to 1."""
-    return squares / (squares + _FLOOR**2)
+def _contrast(means: Tensor) -> Tensor:
+    """Map means of `_detail` [4, ...] to a contrast from 0, for a constant window, to 1; low for parallel gradients."""
+    squares, across, down, both = means
+    parallel = ((across - down).square() + 4 * both.square()) / ((across + down).square() + _EPS)
+    contrast: Tensor = squares / (squares + _FLOOR**2) * (1 - _DIRECTED * parallel)
+    return contrast
 
 
 def _blended(windows: Windows, octaves: Tensor, confidence: Tensor, most: Tensor) -> Field:

@@ -92,8 +92,8 @@ class SceneOptions(CommandOptions):
 OUT gets NAME.npy (float32 [H, W]: apparent scale in octaves relative to the median), NAME-confidence.npy (0 to 1),
 NAME.png, NAME-overlay.png and NAME.json for every image; for a video NAME.npy and NAME-confidence.npy ([T, h, w], a
 value per 8 x 8 pixels), NAME.mp4 and NAME.json. The same call resumes after Ctrl-C. Unreadable images in a folder are
-skipped and listed. Nothing needs to be trained or downloaded. A larger value looks larger: the texture is coarser, or
-seen from nearer. It is not depth.
+skipped and listed. Nothing needs to be trained or downloaded. Larger values look larger, be it a coarser texture or one
+that is closer: apparent scale is not depth.
 """
 
     source: Path = argument("image, folder of images, or video", exists=FILE_OR_FOLDER)

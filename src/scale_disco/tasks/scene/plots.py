@@ -9,7 +9,8 @@ from ..io.figures import Figure, finish, new_figure
 from ..io.images import luma
 
 _COLORMAP = "plasma"  # sequential and never gray, which stands for no confidence
-_CONFIDENT = 0.25  # confidence of full opacity
+_MASKED, _CONFIDENT = 0.1, 0.25  # confidence up to which pixels are masked, and of full opacity
+_HATCH = 60  # hatch lines along the longer side
 _OPACITY = 0.7  # of the colors over the image
 _WIDTH = 9.0  # inches
 
@@ -43,7 +44,7 @@ def plot_readouts(
 
 
 def plot_field(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float, title: str = "") -> Figure:
-    """Plot an image uint8 [3, H, W] next to its scale field [H, W]; gray where the confidence is low.
+    """Plot an image uint8 [3, H, W] next to its scale field [H, W], which is hatched where it has no confidence.
 
     The color bar ends at `limit` octaves.
     """
@@ -55,25 +56,34 @@ def plot_field(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float,
     figure = new_figure(_WIDTH, panel_height + 0.8)
     panels = figure.subplots(1, 2)
     colored = overlay(image, octaves, confidence, limit)
-    for axis, pixels, name in zip(panels, (image, colored), ("image", "apparent scale (gray: unknown)"), strict=True):
+    for axis, pixels, name in zip(
+        panels, (image, colored), ("image", "apparent scale (hatched: no texture)"), strict=True
+    ):
         axis.imshow(pixels.permute(1, 2, 0).numpy())
         axis.set(xticks=[], yticks=[])
         axis.set_title(name, fontsize=10)
     colors = ScalarMappable(Normalize(-limit, limit), _COLORMAP)
     bar = figure.colorbar(colors, ax=panels[1], extend="both", shrink=0.9)
-    bar.set_label("octaves: larger is nearer", fontsize=9)
+    bar.set_label("octaves; larger = looks larger", fontsize=9)
     if title:
         figure.suptitle(title, fontsize=10)
     return figure
 
 
 def overlay(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float) -> Tensor:
-    """Color the gray image by its scale field, uint8 [3, H, W]; arguments as in `plot_field`."""
+    """Color the gray image by its scale field, uint8 [3, H, W]; arguments as in `plot_field`.
+
+    Without confidence the image stays gray, under hatch lines.
+    """
     new_figure(1, 1)  # without matplotlib, its error names the extra
     from matplotlib import colormaps
 
     levels = (octaves / (2 * limit) + 0.5).clamp(0, 1)
     colors = torch.from_numpy(colormaps[_COLORMAP](levels.numpy())[..., :3]).permute(2, 0, 1).float() * 255
     gray = luma(image.float())
-    opacity = _OPACITY * (confidence / _CONFIDENT).clamp(0, 1)
+    opacity = _OPACITY * ((confidence - _MASKED) / (_CONFIDENT - _MASKED)).clamp(0, 1)
+    height, width = confidence.shape
+    step = max(6, max(height, width) // _HATCH)
+    lines = (torch.arange(height)[:, None] + torch.arange(width)) % step < max(1, step // 6)
+    gray = gray + 0.4 * (255 * (gray < 128) - gray) * (lines & (confidence <= _MASKED))
     return (gray + opacity * (colors - gray)).round().clamp(0, 255).to(torch.uint8)

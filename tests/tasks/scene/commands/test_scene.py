@@ -34,8 +34,9 @@ SIZE = (72, 96)
 
 @pytest.fixture(autouse=True)
 def opened(monkeypatch):
-    """Use the estimator of waves; the options of every time it was opened."""
+    """Use the estimator of waves, which are parallel; the options of every time it was opened."""
     calls = []
+    monkeypatch.setattr("scale_disco.tasks.scene.field._DIRECTED", 0.0)
     monkeypatch.setattr(cli_scene, "open_estimator", lambda options: calls.append(options) or Waves())
     return calls
 
@@ -460,6 +461,6 @@ def test_tensors_go_to_the_device(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(terminal, "devices", lambda: ["cpu", "meta"])
     monkeypatch.setattr(cli_scene, "open_estimator", lambda options: Watching())
-    monkeypatch.setattr("scale_disco.tasks.scene.field._detail", lambda image, cell: torch.zeros(9, 12).double())
+    monkeypatch.setattr("scale_disco.tasks.scene.field._detail", lambda image, cell: torch.zeros(4, 9, 12).double())
     scene(capsys, write_image(tmp_path / "a.png"), "--device", "meta", "--out", tmp_path / "out", "--no-figure")
     assert used == ["meta"]
