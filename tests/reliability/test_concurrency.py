@@ -257,7 +257,7 @@ def test_run_is_tested_by_several_processes(pool, data, tmp_path):
 
 def test_tracker_is_evaluated_by_one_process(pool, tmp_path):
     videos = write_videos(tmp_path / "videos", 4)
-    arguments = ["otb", videos, "--results", tmp_path / "results"]
+    arguments = ["otb", videos, "--tracker", "static-box", "--results", tmp_path / "results"]
     refusals(pool.all(disco, *arguments), AT_WORK)
     assert disco(*arguments) == (0, "")
     for sequence in read_sequences(videos):
@@ -267,7 +267,9 @@ def test_tracker_is_evaluated_by_one_process(pool, tmp_path):
 
 def test_object_is_tracked_by_several_processes(pool, tmp_path):
     video = write_video(tmp_path / "video.mp4", 12)
-    assert_all_succeed(pool.all(disco, "track", video, "--box", "4,12,8,8", "--out", tmp_path / "track"))
+    assert_all_succeed(
+        pool.all(disco, "track", video, "--box", "4,12,8,8", "--tracker", "static-box", "--out", tmp_path / "track")
+    )
     assert sorted(file_bytes(tmp_path / "track")) == ["track.csv", "track.mp4"]
     assert (tmp_path / "track" / "track.csv").read_text().count("\n") == 13
 
