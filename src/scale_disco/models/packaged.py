@@ -10,27 +10,16 @@ FOLDER = Path(__file__).with_name("weights")
 
 
 class Card(NamedTuple):
-    """What is known of a file of weights.
-
-    Args:
-        file: Its name in the folder of the card.
-        sha256: Its checksum.
-        about: What it is.
-        source: Where the weights are from.
-        license: Their license.
-        license_file: Name of the license's text in that folder.
-        made: How the file was made.
-        scores: What each model that has these weights scores, by its name.
-    """
+    """What is known of a file of weights."""
 
     file: str
     sha256: str
     about: str
     source: str
     license: str
-    license_file: str
+    license_file: str  # with its text, in the same folder
     made: str
-    scores: dict[str, str]
+    scores: dict[str, str]  # of the models that have these weights, by name
 
 
 @cache
