@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scale_disco.cli import main
-from scale_disco.tasks.generalization import command, distances, profiles
+from scale_disco.tasks.generalization import command, distances
 from scale_disco.tasks.generalization.digits import load
 from scale_disco.tasks.generalization.heads import heads
 from scale_disco.tasks.generalization.options import GeneralizationOptions
@@ -16,6 +16,7 @@ from scale_disco.tasks.generalization.plots import plot_distances
 from scale_disco.tasks.generalization.training import make_evaluation
 from scale_disco.tasks.io.mnist import Digits
 from scale_disco.tasks.runs.plots import Range, plot_error_over_scale
+from scale_disco.tasks.scene import networks
 
 for package in ("skimage", "lightning", "matplotlib"):
     pytest.importorskip(package)
@@ -120,7 +121,7 @@ def test_kth_tips(materials, resnet_weights, tmp_path, monkeypatch, capsys):
     assert "trained at 9" in out.read_text()
     assert plot.stat().st_size > 10_000
     offered = {("torchvision", "resnet50"): resnet_weights}
-    monkeypatch.setattr(profiles, "weight_file", lambda pretrained, name, sha256: offered[pretrained, name])
+    monkeypatch.setattr(networks, "weight_file", lambda pretrained, name, sha256: offered[pretrained, name])
     call[4] = "torchvision"  # the same weights, which are in the cache
     assert main([*call, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
