@@ -1,15 +1,14 @@
 """The apparent scale of the texture of a slanted plane, at every position.
 
-    python examples/scene.py                   # untrained, on a rendered image
-    python examples/scene.py --plot plane.png  # also plot the image and its scale field; needs the extra plot
-    python examples/scene.py --pretrained FILE    # of a ResNet-50, instead of random ones
+    python examples/scene.py                      # on a rendered image
+    python examples/scene.py --plot plane.png     # also plot the image and its scale field; needs the extra plot
+    python examples/scene.py --pretrained FILE    # other weights of a ResNet-50 than those of the package
 
 prints the size of the texture at rows of the image, relative to its median, true and estimated; and the rank
 correlation of both over all positions. The texture is a lawn; --photo selects another bundled photo.
 
 A frozen network with nine scales sees the image. Its windows are compared with each other: by how much must the
-responses of one be shifted along the scales to match those of the other? Nothing is trained. With random weights it
-fails on photos with larger objects, such as --photo 0, where ImageNet weights succeed.
+responses of one be shifted along the scales to match those of the other? Nothing is trained for this.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def plane_image(photo: int, ratio: float) -> Rendered:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Estimate how a texture gets smaller with distance.")
-    parser.add_argument("--pretrained", type=Path, metavar="FILE", help="weights of a ResNet-50 (default: random)")
+    parser.add_argument("--pretrained", type=Path, metavar="FILE", help="weights of a ResNet-50 (default: packaged)")
     parser.add_argument(
         "--photo", type=int, default=LAWN, choices=range(len(photos())), help="bundled photo (default 5)"
     )
@@ -53,7 +52,7 @@ def main() -> None:
     if options.plot:
         check_figure(options.plot)
     image, true = plane_image(options.photo, options.ratio)
-    estimator: Any = create_model("scene/shift", pretrained=options.pretrained)
+    estimator: Any = create_model("scene/shift", pretrained=options.pretrained or True)
     start = time.perf_counter()
     field = scale_field(estimator, image)
     seconds = time.perf_counter() - start

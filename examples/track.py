@@ -1,14 +1,11 @@
 """Track an object that moves and grows, with one crop per frame by DISCO and with three by SiamFC+.
 
-    python examples/track.py                   # untrained, on a synthetic sequence; needs the extra plot
+    python examples/track.py                      # on a synthetic sequence; needs the extra plot
     python examples/track.py --pretrained FILE    # of a run of `disco train tracker`, or of a ResNet-50
 
 prints the size of the object relative to the first frame, the size estimated by either tracker, and the overlap of
-their boxes with the true one. Both networks have the same weights, random ones unless a file is given.
-
-The scales of DISCO measure the change of size without any training, SiamFC+ has to learn it. Training teaches
-both to tell the object from similar ones: on some sequences, such as that of --seed 1, untrained DISCO is not
-ahead.
+their boxes with the true one. Both networks have the same ImageNet weights, which come with the package and were not
+trained for tracking, unless a file is given.
 """
 
 from __future__ import annotations
@@ -66,9 +63,9 @@ def tracked(tracker: SiameseTracker, sequence: Sequence) -> Track:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Track an object that changes its size, with two trackers.")
-    parser.add_argument("--pretrained", type=Path, metavar="FILE", help="weights of both networks (default: random)")
+    parser.add_argument("--pretrained", type=Path, metavar="FILE", help="weights of both networks (default: packaged)")
     parser.add_argument("--frames", type=int, default=16, help="number of frames (default 16)")
-    parser.add_argument("--seed", type=int, default=2, help="seed of the sequence and of random weights (default 2)")
+    parser.add_argument("--seed", type=int, default=2, help="seed of the sequence (default 2)")
     options = parser.parse_args()
     if options.frames < 2:
         parser.error("--frames must be at least 2")
@@ -76,8 +73,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sequence = synthetic(Path(folder), options.frames, options.seed)
         for name, network, mode in (("DISCO", "track/disco", "axis"), ("SiamFC+", "track/siamfc+", "pyramid")):
-            torch.manual_seed(options.seed)  # the same weights for both
-            siamese: Any = create_model(network, pretrained=options.pretrained)
+            siamese: Any = create_model(network, pretrained=options.pretrained or True)
             tracks[name] = tracked(SiameseTracker(siamese, mode), sequence)
     areas = sequence.boxes[:, 2:].prod(1)
     truth = (areas[1:] / areas[0]).sqrt().tolist()

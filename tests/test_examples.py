@@ -165,16 +165,18 @@ def test_track(tmp_path):
 
 
 def test_track_with_weights(tmp_path):
-    """Weights of a file, whatever the seed of random ones."""
+    """Those of a file; the default are those that come with the package."""
     need("plot", "PIL")
     torch.manual_seed(0)
-    torch.save(create_model("track/siamfc+").state_dict(), tmp_path / "weights.pt")
-    same = [
-        run(tmp_path, f"{COMMANDS['track.py']} --frames 2 --seed 0 {options}")
-        for options in ("", "--pretrained weights.pt")
-    ]
-    assert figures(same[0]) == figures(same[1])
-    assert len(figures(same[0])) == 1
+    for name, pretrained in (("packaged", True), ("random", None)):
+        torch.save(create_model("track/siamfc+", pretrained=pretrained).state_dict(), tmp_path / f"{name}.pt")
+    default, packaged, random = (
+        figures(run(tmp_path, f"{COMMANDS['track.py']} --frames 2 --seed 0 {options}"))
+        for options in ("", "--pretrained packaged.pt", "--pretrained random.pt")
+    )
+    assert default == packaged
+    assert default != random
+    assert len(default) == 1
     words = [sys.executable, FOLDER / "track.py", "--pretrained", "nowhere"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
