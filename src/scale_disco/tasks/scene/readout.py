@@ -223,7 +223,7 @@ class Shift(Readout):
         others = ~torch.eye(len(mutual), dtype=torch.bool, device=mutual.device)
         alike = _EPS + (torch.quantile(mutual[others], _ALIKE) if len(mutual) > 1 else 0.0)
         trust = (-mutual / alike).exp() * weights[anchors] * weights[anchors, None]
-        solved = _solved(octaves, trust.fill_diagonal_(0))
+        solved = joint_octaves(octaves, trust.fill_diagonal_(0))
         votes, costs = self._against(x, x[anchors])
         trust = (-2 * costs / alike).exp() * weights[anchors] + _EPS
         return Reading(*_agreed(votes + solved, trust))
@@ -273,7 +273,7 @@ def _spread(weights: Tensor) -> Tensor:
     return candidates[places.round().long()]
 
 
-def _solved(octaves: Tensor, trust: Tensor) -> Tensor:
+def joint_octaves(octaves: Tensor, trust: Tensor) -> Tensor:
     """Return octaves [A], of mean zero, whose differences fit the given ones [A, A] robustly."""
     exact, wanted = trust.cpu().double(), octaves.cpu()
     weights, identity = exact, torch.eye(len(exact), dtype=torch.float64)
