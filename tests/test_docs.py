@@ -51,6 +51,7 @@ INERT = {"bibtex", "math", "text", "{toctree}"}
 SMALL = {
     "basis": [],
     "bench": ["--repeats", "1", "--threads", "1"],
+    "compare": ["--threads", "1"],
     "completion": [],
     "data": [],
     "data zoom": ["--count", "2", "--frames", "2", "--test-count", "2", "--test-frames", "2", "--size", "120x90"],

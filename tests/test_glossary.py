@@ -80,6 +80,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # The slope of a regression line.
     "docs/scene.md": ("slopes", "slope"),
     "results/scene.md": ("slope",),
+    "results/compare.md": ("slope",),
+    "benchmarks/compare.py": ("slopes", "slope"),
     # Former names.
     "CHANGELOG.md": (
         *(".Lesson`, `Exam`", ".Shown`", ".NoNumberError`", "Course`", "FrozenTracker`", "Footage`", "`photographs`"),

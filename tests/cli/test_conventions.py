@@ -95,7 +95,14 @@ def one_line(capsys, start):
 
 
 def test_every_command_has_a_fast_call():
-    elsewhere = {"quickstart", "data stl10", "data zoom", "test scene", "table stl10"}  # have tests of their own
+    elsewhere = {
+        "quickstart",
+        "data stl10",
+        "data zoom",
+        "test scene",
+        "compare",
+        "table stl10",
+    }  # have tests of their own
     elsewhere |= {f"train {name}" for name in ("stl10", "tracker", "scene", "generalization")}
     elsewhere |= {"data generalization", "test kth-tips", "table generalization"}
     assert set(BY_NAME) == set(CALLS) | elsewhere

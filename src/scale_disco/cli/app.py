@@ -19,7 +19,7 @@ from ..tasks.mnist_scale.options import MnistScaleDataOptions, MnistScaleOptions
 from ..tasks.options import COMMON, CommandOptions, check_values, flag
 from ..tasks.quickstart.options import QuickstartOptions
 from ..tasks.runs.options import RunOptions
-from ..tasks.scene.options import SceneOptions, SceneTestOptions, SceneTrainOptions
+from ..tasks.scene.options import CompareOptions, SceneOptions, SceneTestOptions, SceneTrainOptions
 from ..tasks.stl10.options import Stl10DataOptions, Stl10Options
 from ..tasks.tracking.options import OtbOptions, TrackerOptions, TrackOptions, ZoomOptions
 from .help import HIDDEN, AlignedFormatter
@@ -199,7 +199,7 @@ COMMANDS: dict[str, list[Command]] = {
         ),
     ],
     "Tracking": [Command("track", TrackOptions), Command("otb", OtbOptions)],
-    "Scenes": [Command("scene", SceneOptions)],
+    "Scenes": [Command("scene", SceneOptions), Command("compare", CompareOptions)],
     "Shell": [Command("completion", CompletionOptions)],
 }
 _SUMMARIES = {  # of commands with subcommands

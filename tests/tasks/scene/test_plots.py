@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from scale_disco.tasks.io.figures import save_figure
-from scale_disco.tasks.scene.plots import overlay, plot_field
+from scale_disco.tasks.scene.plots import overlay, plot_field, plot_relative_scale
 
 
 def test_overlay_colors_confident_pixels():
@@ -37,3 +39,16 @@ def test_field_is_plotted_next_to_the_image(size, tmp_path):
     assert bar.get_ylabel() == "octaves; larger = looks larger"
     assert figure.get_suptitle() == "street.jpg"
     save_figure(figure, tmp_path / "field.png")
+
+
+def test_images_are_plotted_at_sizes_at_which_they_match(tmp_path):
+    pytest.importorskip("matplotlib")
+    images = [torch.randint(0, 256, (3, 20, 40), dtype=torch.uint8), torch.zeros(3, 30, 30, dtype=torch.uint8)]
+    figure = plot_relative_scale(images, ["near.jpg", "far.jpg"], [0.0, -1.0], [0.0, math.inf])
+    above, below = figure.axes
+    first, second = (drawn.get_extent() for drawn in above.images)
+    assert list(first) == [0, 40, 0, 20]
+    assert second[1] - second[0] == second[3] == 60
+    assert second[0] > first[1]
+    assert [label.get_text() for label in below.get_xticklabels()] == ["near.jpg", "far.jpg"]
+    save_figure(figure, tmp_path / "matched.png")

@@ -1,4 +1,4 @@
-"""Options of `disco scene`, `disco train scene` and `disco test scene`."""
+"""Options of `disco scene`, `disco compare`, `disco train scene` and `disco test scene`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...models import list_models
 from ..options import (
+    FILE,
     FILE_OR_FOLDER,
     FOLDER,
     WEIGHTS,
@@ -110,6 +111,32 @@ that is closer: apparent scale is not depth.
     again: bool = option(False, "do not reuse results of an earlier call")
     device: str = device_option()
     out: Path = option(Path("scene"), "write the files into this folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(CommandOptions):
+    """Measure by how much larger the content of one image looks than that of others."""
+
+    entry = "tasks.scene.commands.compare:run"
+    examples = """\
+  disco compare near.jpg far.jpg --pretrained resnet50.safetensors
+  disco compare day*.png --pretrained torchvision --plot matched.png --out sizes.md
+
+Octaves are relative to the first image: at 1 the content looks twice as large, and the image must be resized by 1/2 to
+match the first. They refer to pixels of the files, whatever their sizes. Images must show the same kind of content,
+such as one material or one place; an uncertainty of half an octave or more means that they hardly compare.
+"""
+
+    images: tuple[Path, ...] = argument("two or more images; the first is the reference", exists=FILE)
+    pretrained: str | None = option(None, PRETRAINED, exists=WEIGHTS)
+    device: str = device_option()
+    out: Path | None = report_option()
+    plot: Path | None = plot_option("the images, resized to match, and the octaves")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.images) < 2:
+            raise ValueError(f"IMAGES must be two or more, got {len(self.images)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""Plots of scale fields and of how well readouts predict scale."""
+"""Plots of scale fields, of the relative scale of images, and of how well readouts predict scale."""
 
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from ..io.figures import Figure, finish, new_figure
+from ..io.figures import OURS, Figure, finish, new_figure
 from ..io.images import luma
 
 _COLORMAP = "plasma"  # sequential and never gray, which stands for no confidence
@@ -13,6 +13,8 @@ _MASKED, _CONFIDENT = 0.1, 0.25  # confidence up to which pixels are masked, and
 _HATCH = 60  # hatch lines along the longer side
 _OPACITY = 0.7  # of the colors over the image
 _WIDTH = 9.0  # inches
+_GAP = 0.05  # between images, of their mean width
+_UNKNOWN = 4.0  # octaves drawn for an infinite uncertainty
 
 
 def plot_readouts(
@@ -67,6 +69,34 @@ def plot_field(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float,
     bar.set_label("octaves; larger = looks larger", fontsize=9)
     if title:
         figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def plot_relative_scale(
+    images: Sequence[Tensor], names: Sequence[str], octaves: Sequence[float], uncertainty: Sequence[float]
+) -> Figure:
+    """Plot images uint8 [3, H, W] at the sizes at which their content matches, above their octaves and uncertainty."""
+    sizes = [
+        (image.shape[2] * 2**-each, image.shape[1] * 2**-each) for image, each in zip(images, octaves, strict=True)
+    ]
+    gap = _GAP * sum(width for width, _ in sizes) / len(sizes)
+    total, tallest = sum(width for width, _ in sizes) + gap * (len(sizes) - 1), max(height for _, height in sizes)
+    panel_height = min(max(_WIDTH * tallest / total, 0.8), 6.0)
+    figure = new_figure(_WIDTH, panel_height + 2.4)
+    above, below = figure.subplots(2, 1, height_ratios=(panel_height, 2))
+    left = 0.0
+    for image, (width, height) in zip(images, sizes, strict=True):
+        above.imshow(image.permute(1, 2, 0).numpy(), extent=(left, left + width, 0, height), interpolation="bilinear")
+        left += width + gap
+    above.set(xlim=(0, total), ylim=(0, tallest))
+    above.set_axis_off()
+    above.set_title("resized so that their content matches", fontsize=10)
+    places = range(len(names))
+    below.errorbar(places, octaves, [min(each, _UNKNOWN) for each in uncertainty], fmt="o", color=OURS, capsize=3)
+    below.set_xticks(places, names, fontsize=8, rotation=30 if len(names) > 4 else 0)
+    below.set(ylabel="octaves", xlim=(-0.5, len(names) - 0.5))
+    below.axhline(0, color="black", lw=0.8, alpha=0.5)
+    finish(below)
     return figure
 
 
