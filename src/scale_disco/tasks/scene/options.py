@@ -119,8 +119,8 @@ class CompareOptions(CommandOptions):
 
     entry = "tasks.scene.commands.compare:run"
     examples = """\
-  disco compare near.jpg far.jpg --pretrained resnet50.safetensors
-  disco compare day*.png --pretrained torchvision --plot matched.png --out sizes.md
+  disco compare near.jpg far.jpg
+  disco compare day*.png --plot matched.png --out sizes.md
 
 Octaves are relative to the first image: at 1 the content looks twice as large, and the image must be resized by 1/2 to
 match the first. They refer to pixels of the files, whatever their sizes. Images must show the same kind of content,

@@ -6,8 +6,9 @@ from typing import Any
 from ...io import terminal
 from ...io.images import read_image
 from ...io.report import table
+from ...io.weights import chosen_weights
 from ..compare import SHORTEST, RelativeScale, check_image, relative_scale
-from ..networks import create
+from ..networks import UNTRAINED, create
 from ..options import CompareOptions
 from ..plots import plot_relative_scale
 
@@ -19,9 +20,7 @@ def run(options: CompareOptions) -> None:
     images = [read_image(path, shortest=SHORTEST) for path in options.images]
     for path, image in zip(options.images, images, strict=True):
         check_image(str(path), image)
-    if options.pretrained is None:
-        terminal.say("disco compare: the network has random weights; use --pretrained for those of a ResNet-50")
-    estimator = create("shift", pretrained=options.pretrained).to(device)
+    estimator = create("shift", pretrained=chosen_weights(options.pretrained, UNTRAINED)).to(device)
     with terminal.Progress("comparing") as progress:
         result = relative_scale([image.to(device) for image in images], estimator, progress=progress)
     document = _document(options, result)
