@@ -149,6 +149,10 @@ CALLS = [
     ("scene {file} --window 3", 1, "--window must be at least 16, got 3"),
     ("scene {file} --run nowhere", 1, "--run: no folder nowhere"),
     ("scene {file} --dark", 2, "disco scene: unknown option: --dark"),
+    ("compare", 2, "disco compare: IMAGES requires a value; see disco compare --help"),
+    ("compare {file}", 1, "disco compare: IMAGES must be two or more, got 1"),
+    ("compare {file} nowhere.jpg", 1, "IMAGES: no file nowhere.jpg"),
+    ("compare {file} {file}", 1, "the file is empty"),
     ("models mnist/disko", 1, "disco models: no model or family mnist/disko, did you mean mnist/disco?"),
     ("completion tcsh", 2, 'invalid value "tcsh" for SHELL, choose from: "bash", "fish", "zsh"; see disco completion'),
 ]
