@@ -115,12 +115,19 @@ def load_weights(network: nn.Module, checkpoint: Checkpoint, who: str, *, but: C
     missing, as in old files. `who` is the network's name, for errors.
     """
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in but}
-    check_fit(network, tensors, f"{who}: {checkpoint.path} does not fit: ", but=but)
-    network.load_state_dict(tensors, strict=False)
+    where = f"{who}: {checkpoint.path} does not fit: "
+    check_fit(network, tensors, where, but=but)
+    try:
+        network.load_state_dict(tensors, strict=False)
+    except ValueError as error:  # from a layer with another basis
+        raise ValueError(f"{where}{error}") from error
 
 
 def check_fit(network: nn.Module, tensors: Mapping[str, Tensor], where: str = "", *, but: Collection[str] = ()) -> None:
-    """Raise an error unless tensors have the names and shapes of a network, which may be on the meta device."""
+    """Raise an error unless tensors have the names and shapes of a network, which may be on the meta device.
+
+    Layers compare their extra states themselves: those of one basis may differ in a digit.
+    """
     own = {name: tensor for name, tensor in network.state_dict().items() if name not in but}
 
     def kind(tensor: Tensor) -> str:
@@ -132,6 +139,7 @@ def check_fit(network: nn.Module, tensors: Mapping[str, Tensor], where: str = ""
         f"{name} is {kind(tensors[name])}, expected {kind(tensor)}"
         for name, tensor in own.items()
         if name in tensors
+        and not name.endswith("_extra_state")
         and (tensors[name].shape, tensors[name].is_floating_point()) != (tensor.shape, tensor.is_floating_point())
     ]
     parts = [f"it lacks {listed(missing)}"] if missing else []

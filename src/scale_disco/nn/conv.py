@@ -105,7 +105,8 @@ class ScaleConvolution(SpatialDims, FixedTensors):
 
     def get_extra_state(self) -> Tensor:
         """Return the spec and fingerprint of the basis as JSON in a uint8 tensor, which every file format can hold."""
-        text = json.dumps({"spec": self.basis.spec, "fingerprint": self.basis.fingerprint}, sort_keys=True)
+        fingerprint = [float(f"{number:.9g}") for number in self.basis.fingerprint]  # later digits depend on threads
+        text = json.dumps({"spec": self.basis.spec, "fingerprint": fingerprint}, sort_keys=True)
         return torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
