@@ -122,6 +122,10 @@ def test_help_fits_one_screen_and_shows_what_belongs_to_the_command(name, capsys
     shown = set(re.findall(r"^  (--[a-z0-9-]+)", printed, flags=re.MULTILINE))
     options = {flag(each) for each, field in command.fields.items() if not field.metadata["positional"]}
     assert shown == options - set(COMMON)
+    panel = dict(re.findall(r"^  ([A-Z_]+)  +(\S.*)$", printed.partition("\nArguments:\n")[2], flags=re.MULTILINE))
+    for each, field in command.fields.items():
+        if field.metadata["positional"]:
+            assert field.metadata["help"].startswith(panel[each.upper()].split(":")[0])
     assert "Options of every command: --json, --quiet, --threads N, --debug" in printed
     rows = dict(re.findall(r"^  --([a-z0-9-]+)(.*(?:\n {6}.*)*)", printed, flags=re.MULTILINE))
     for each, field in command.fields.items():

@@ -133,6 +133,8 @@ CALLS = [
     ("track {file} --box 1,2,3", 2, "--box: expected four numbers X Y W H, got '1,2,3'; see disco track --help"),
     ("track {file} --box 1,2,0,3", 2, "--box: width and height must be positive, got '1,2,0,3'"),
     ("track {file} --box 1 2 3", 2, "--box: expected four numbers X Y W H, got '1,2,3'"),
+    ("track {file} --box 1 2 3 a", 2, "--box: expected four numbers X Y W H, got '1,2,3,a'"),
+    ("track {file} --box 0.1 0.2 nan 0.4", 2, "--box: expected finite numbers X Y W H, got '0.1,0.2,nan,0.4'"),
     ("track {file} --fps 0", 2, "--fps: expected frames per second from 0.001 to 1000, got '0'"),
     ("track {file} --frames 0", 1, "--frames must be at least 1, got 0"),
     ("track {file} --mode best", 2, 'invalid value "best" for --mode, choose from: "pyramid", "axis", "fixed"'),

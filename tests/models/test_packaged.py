@@ -129,6 +129,17 @@ def test_a_damaged_file_is_refused(copied, damage):
         create_model("mnist/disco", pretrained=True)
 
 
+@pytest.mark.parametrize("content", ["{", "{}", "[]"])
+def test_a_damaged_card_is_named(copied, content):
+    (copied / "mnist-disco.json").write_text(content)
+    cards.cache_clear()
+    try:
+        with pytest.raises(ValueError, match=r"mnist-disco.json is damaged \(.*\): install scale-disco again$"):
+            packaged_weights("mnist/cnn")
+    finally:
+        cards.cache_clear()
+
+
 @pytest.mark.parametrize("name", list_models(pretrained=True))
 def test_weights_of_another_network_are_refused(name, tmp_path):
     save_file({"weight": torch.zeros(3)}, tmp_path / "other.safetensors")

@@ -160,6 +160,7 @@ _EXTRAS = {
     **dict.fromkeys(("matplotlib", "PIL"), "plot"),
     **dict.fromkeys(("mlxtend", "sklearn"), "demo"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "skimage": "generalization",
     "huggingface_hub": "hub",
     "av": "video",
 }

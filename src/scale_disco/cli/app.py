@@ -74,9 +74,9 @@ class Command:
         notes = []
         for index, word in enumerate(words):
             count = str(self.types.get(word.removeprefix("--"), "")).count("float")
-            numbers = list(takewhile(_NUMBER.fullmatch, words[index + 1 : index + 1 + count]))
-            if word.startswith("--") and len(numbers) > 1:
-                words[index + 1 : index + 1 + len(numbers)] = [",".join(numbers)]
+            parts = list(takewhile(lambda part: not part.startswith("--"), words[index + 1 : index + 1 + count]))
+            if word.startswith("--") and len(parts) > 1 and _NUMBER.fullmatch(parts[0]):
+                words[index + 1 : index + 1 + len(parts)] = [",".join(parts)]
             name, equals, value = word.partition("=")
             if name in self.options.former and name not in map(flag, self.fields):
                 words[index] = f"{self.options.former[name]}{equals}{value}"
@@ -130,6 +130,7 @@ class Command:
         text = " ".join(map(str, default)) if isinstance(default, tuple) else default
         shared = self.run_options and name in self.options.fields()
         title = _COMMON if name in COMMON else _RUN if shared else _OPTIONS
+        group: dict[str, Any] = {} if about["positional"] else {"group": title}  # positional ones have their own
         parameter = Parameter(
             help=about["help"],
             choices=about["choices"] or None,
@@ -140,7 +141,7 @@ class Command:
             allow_leading_hyphen=bool(about["parse"]) and not many,
             show_default=False if hidden else lambda _: text,
             metavar="VALUE" if about["parse"] and not many else _METAVARS.get(kind),
-            group=None if about["positional"] else title,
+            **group,
         )
         positional = inspect.Parameter.POSITIONAL_ONLY if about["positional"] else inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, positional, default=default, annotation=Annotated[kind, parameter])

@@ -25,8 +25,15 @@ class Card(NamedTuple):
 @cache
 def cards() -> dict[str, Card]:
     """Return the cards of all weights that come with the package, by the names of the models that have them."""
-    read = [Card(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(FOLDER.glob("*.json"))]
+    read = [_read_card(path) for path in sorted(FOLDER.glob("*.json"))]
     return {model: card for card in read for model in card.scores}
+
+
+def _read_card(path: Path) -> Card:
+    try:
+        return Card(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): install scale-disco again") from error
 
 
 def packaged_weights(model: str) -> Path:

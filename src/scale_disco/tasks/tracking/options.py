@@ -182,7 +182,11 @@ def box_in_pixels(box: Box, width: int, height: int) -> Box:
         (0, 0, 2, 1)
     """
     x, y, w, h = box
-    return box if max(box) > 1 else (x * width, y * height, w * width, h * height)
+    pixels = box if max(box) > 1 else (x * width, y * height, w * width, h * height)
+    if min(pixels[2:]) < 1:
+        rule = "at least one pixel each way (four numbers are fractions of the frame if none is above 1)"
+        raise ValueError(f"--box must have {rule}, got {x:g},{y:g},{w:g},{h:g}")
+    return pixels
 
 
 def parse_rate(text: str) -> Fraction:

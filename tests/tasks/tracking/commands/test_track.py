@@ -23,6 +23,7 @@ from scale_disco.tasks.io import terminal
 from scale_disco.tasks.io.video import Frame, VideoSource, open_video
 from scale_disco.tasks.tracking.commands import track as cli_track
 from scale_disco.tasks.tracking.commands import window as cli_window
+from scale_disco.tasks.tracking.options import box_in_pixels
 from scale_disco.tasks.tracking.tracker import TrackedBox
 from tests.conftest import PATIENCE, ROOT
 from tests.tasks.tracking.sequences import moving, write_otb
@@ -624,3 +625,10 @@ def test_windows_fit_on_the_screen(screen):
         window.close()
         assert not window.show(image)
         assert window.drawn_box(image) is None
+
+
+@pytest.mark.parametrize("box", [(0.5, 0.5, 0.2, 1.2), (0.1, 0.1, 0.001, 0.5)])
+def test_boxes_below_a_pixel_are_refused(box):
+    """Fractions that reach beyond the frame would be parts of a pixel."""
+    with pytest.raises(ValueError, match="^--box must have at least one pixel each way .*, got 0"):
+        box_in_pixels(box, 160, 120)
