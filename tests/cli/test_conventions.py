@@ -301,7 +301,7 @@ def test_help_groups_the_commands(capsys):
     for code in (
         "0 success",
         "1 error",
-        "2 invalid",
+        "2 command line not understood",
         "70 internal",
         "129 hangup",
         "130 inter",

@@ -129,6 +129,8 @@ CALLS = [
     ("table generalization", 2, "disco table generalization: RUNS requires a value"),
     ("table generalization .", 1, "no training run in it"),
     ("track", 2, "disco track: SOURCE requires a value; see disco track --help"),
+    ("--quiet track nowhere.mp4", 1, "disco track: no file and no folder nowhere.mp4"),
+    ("--quiet", 2, "disco: "),
     ("track nowhere.mp4", 1, "no file and no folder nowhere.mp4"),
     ("track {file} --box 1,2,3", 2, "--box: expected four numbers X Y W H, got '1,2,3'; see disco track --help"),
     ("track {file} --box 1,2,0,3", 2, "--box: width and height must be positive, got '1,2,0,3'"),

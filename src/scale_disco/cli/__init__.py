@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pkgutil import resolve_name
 from typing import Any
 
@@ -58,6 +59,8 @@ def _call(words: list[str]) -> int:
     """Parse the command line and run the command; an error is printed as one line, or as a traceback with --debug."""
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    common = list(takewhile(("--json", "--quiet", "--debug").__contains__, words))  # before the command
+    words = [*words[len(common) :], *common]
     name, command = _named(words)
     call = shlex.join(["disco", *words])
     words, notes = command.current(words) if command else (words, [])

@@ -216,7 +216,8 @@ _EPILOG = """\
 Options of every command:
 {options}
 
-Exit codes: 0 success, 1 error, 2 invalid usage, 70 internal error (please report it),
+Exit codes: 0 success, 1 error (also values out of range), 2 command line not understood,
+70 internal error (please report it),
 129 hangup (SIGHUP), 130 interrupted (Ctrl-C), 141 closed pipe (SIGPIPE), 143 terminated (SIGTERM)."""
 
 

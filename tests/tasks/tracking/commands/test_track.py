@@ -630,5 +630,5 @@ def test_windows_fit_on_the_screen(screen):
 @pytest.mark.parametrize("box", [(0.5, 0.5, 0.2, 1.2), (0.1, 0.1, 0.001, 0.5)])
 def test_boxes_below_a_pixel_are_refused(box):
     """Fractions that reach beyond the frame would be parts of a pixel."""
-    with pytest.raises(ValueError, match="^--box must have at least one pixel each way .*, got 0"):
+    with pytest.raises(ValueError, match=r"^--box must have at least one pixel each way .*, got 0"):
         box_in_pixels(box, 160, 120)
