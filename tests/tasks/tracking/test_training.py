@@ -19,6 +19,7 @@ pytest.importorskip("lightning", reason="training needs the extra `train`")
 
 from scale_disco.cli import main
 from scale_disco.models import create_model, list_models
+from scale_disco.models.packaged import cards
 from scale_disco.tasks.runs.evaluate import trained
 from scale_disco.tasks.runs.record import read_record
 from scale_disco.tasks.tracking.data.sequences import read_sequences
@@ -70,7 +71,7 @@ def test_every_model_trains(videos, tmp_path, model, capsys):
     assert (record["status"], record["experiment"]) == ("finished", "tracker")
     assert record["facts"]["videos"] == 10
     assert record["facts"]["frames"] == 40
-    assert record["facts"]["weights"] == ""
+    assert record["facts"]["weights"] == (cards()[model].sha256 if model in cards() else "")
     (epoch,) = record["epochs"]
     assert 0 < epoch["training loss"] < 10
     assert 0 <= epoch["validation error"] <= 1
