@@ -59,7 +59,7 @@ def plot_field(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float,
     panels = figure.subplots(1, 2)
     colored = overlay(image, octaves, confidence, limit)
     for axis, pixels, name in zip(
-        panels, (image, colored), ("image", "apparent scale (hatched: no texture)"), strict=True
+        panels, (image, colored), ("image", "apparent scale (hatched: no confidence)"), strict=True
     ):
         axis.imshow(pixels.permute(1, 2, 0).numpy())
         axis.set(xticks=[], yticks=[])
@@ -115,5 +115,7 @@ def overlay(image: Tensor, octaves: Tensor, confidence: Tensor, limit: float) ->
     height, width = confidence.shape
     step = max(6, max(height, width) // _HATCH)
     lines = (torch.arange(height)[:, None] + torch.arange(width)) % step < max(1, step // 6)
-    gray = gray + 0.4 * (255 * (gray < 128) - gray) * (lines & (confidence <= _MASKED))
+    masked = confidence <= _MASKED
+    tone = 255 * (gray[0, masked].mean() < 128)  # of all lines: bright on a dark area, dark on a bright one
+    gray = gray + 0.4 * (tone - gray) * (lines & masked)
     return (gray + opacity * (colors - gray)).round().clamp(0, 255).to(torch.uint8)
