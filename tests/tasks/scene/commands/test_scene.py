@@ -225,7 +225,8 @@ def test_a_single_damaged_image_is_an_error(tmp_path, capsys):
 
 def test_a_constant_image_has_an_empty_field(tmp_path, capsys):
     Image.new("L", (80, 60), 128).save(tmp_path / "gray.png")
-    scene(capsys, tmp_path / "gray.png", "--out", tmp_path / "out")
+    assert main(["scene", str(tmp_path / "gray.png"), "--out", str(tmp_path / "out")]) == 0
+    assert "80 x 60 pixels; no confidence anywhere: no texture" in capsys.readouterr().out
     assert not np.load(tmp_path / "out" / "gray.npy").any()
     assert not np.load(tmp_path / "out" / "gray-confidence.npy").any()
 

@@ -247,4 +247,6 @@ def _line(row: dict[str, Any]) -> str:
     shrunk = f", shrunk by {row['shrunk']:.3g}" if row.get("shrunk", 1.0) > 1 else ""
     size = f"{frames}{row['size'][0]} x {row['size'][1]} pixels{shrunk}"
     octaves = f"within {row['octaves']:.2g} octaves of the median, confidence {row['confidence']:.2f}"
+    if row["confidence"] < 0.005:
+        octaves = "no confidence anywhere: no texture, or fewer than two windows (--window)"
     return f"{row['source']}: {size}; {octaves}; {row['seconds']:.1f} s"
