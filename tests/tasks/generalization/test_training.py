@@ -75,6 +75,7 @@ def test_tests_with_scales_below_one(folder, tmp_path):
     assert not torch.allclose(other(images), network(images))
 
 
+@pytest.mark.thorough
 def test_learns_squares_of_all_sizes_from_small_ones(folder, tmp_path):
     """Squares of 17 to 32 pixels in training; larger ones with more scales than in training."""
     options = GeneralizationOptions(recipe="quick", epochs=6, learning_rate=0.02, scales=2, test_scales=5)
